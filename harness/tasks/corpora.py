@@ -21,7 +21,7 @@ from harness.paths import named_path, remembered
 from harness.specs import KEY_LENGTH, RowSet, digest_of
 from harness.tasks.hub_data import open_hub_data
 from harness.tasks.packaged import boolq_prose
-from harness.tasks.reading import is_separated, lines, problem_of, rows_of
+from harness.tasks.reading import ending_of, is_separated, lines, place_of, problem_of, rows_of
 from harness.tasks.rows import Rows
 
 CORPORA: Mapping[str, Callable[[], Rows]] = {"boolq_prose": boolq_prose}
@@ -30,10 +30,14 @@ test set of task boolq."""
 
 COLUMN = "text"
 
-_KINDS = {".parquet": "parquet", ".arrow": "arrow", ".txt": "text"} | dict.fromkeys(
-    (".jsonl", ".json", ".ndjson"), "jsonl"
-)
-_FIX = "name one by PATH:COLUMN"
+_KINDS = {
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".txt": "text",
+    ".jsonl": "jsonl",
+    ".json": "jsonl",
+    ".ndjson": "jsonl",
+}
 _JOIN = " + "
 Stamp = tuple[str, int, int]
 """Path, size and time of change of a file."""
@@ -145,6 +149,17 @@ def _of_files(stamps: Mapping[Path, Stamp], column: str) -> Iterator[str]:
             raise UserError(f"{path}: has changed while it was in use; run the command again.")
 
 
+def _texts(path: Path, column: str) -> Iterator[str]:
+    if _kind(path) in (None, "text"):
+        yield from (text for _, text in lines(path))
+        return
+    for line, row in rows_of(path, (column,), "name one by PATH:COLUMN"):
+        if row[column] is not None and (problem := problem_of((column,), row, blank=True)):
+            raise UserError(f"{place_of(path, line)}: {problem}")
+        if stripped := (row[column] or "").strip():
+            yield stripped
+
+
 def _stamp(path: Path) -> Stamp:
     state = path.stat()
     return os.path.abspath(path), state.st_size, state.st_mtime_ns
@@ -185,19 +200,7 @@ def _matching(path: Path) -> list[Path]:
 
 
 def _kind(path: Path) -> str | None:
-    return _KINDS.get(Path(path.name.removesuffix(".gz")).suffix)
-
-
-def _texts(path: Path, column: str) -> Iterator[str]:
-    kind = _kind(path)
-    if kind not in ("parquet", "arrow", "jsonl"):
-        yield from (text for _, text in lines(path))
-        return
-    for line, row in rows_of(path, (column,), _FIX):
-        if row[column] is not None and (problem := problem_of((column,), row, blank=True)):
-            raise UserError(f"{path}, line {line}: {problem}")
-        if stripped := (row[column] or "").strip():
-            yield stripped
+    return _KINDS.get(ending_of(path))
 
 
 def _hub_files(name: str, download: bool) -> tuple[list[Path], None, str]:
@@ -207,9 +210,8 @@ def _hub_files(name: str, download: bool) -> tuple[list[Path], None, str]:
         raise UserError(
             f"{name}: has no split 'train' but {', '.join(data.splits)}; write its texts to a file of yours."
         )
-    paths: list[Path] = []
-    for path in data.files("train", download=download):
-        if not paths:
-            next(_texts(path, COLUMN), None)  # a wrong column is said before the other files are fetched
-        paths.append(path)
+    files = data.files("train", download=download)
+    paths = [next(files)]
+    next(_texts(paths[0], COLUMN), None)  # a wrong column is said before the other files are fetched
+    paths += files
     return paths, None, data.name

@@ -108,9 +108,7 @@ def infer_task(name: str, described: Description, option: Option, source: TextSo
         "spans": bool(spans),
         "metrics": kind_of(classes, spans=spans).metrics,
         "splits": {"train": split} if split != "train" else None,
-        "dev": _absolute(described.dev, option("dev")),
-        "test": _absolute(described.test, option("test")),
-        "unlabelled": _absolute(described.unlabelled, option("unlabelled"), texts=True),
+        **_beside(described, option),
         "remove_overlap": described.remove_overlap,
         "skip_bad_rows": described.skip_bad_rows,
     }
@@ -125,16 +123,15 @@ def task_yaml(task: Task, folder: Path) -> dict[str, Any]:
     return found | {key: os.path.relpath(found[key], folder.absolute()) for key in named}
 
 
-def _absolute(name: str, where: str, *, texts: bool = False) -> str:
-    """The absolute path of a file that has to be there; of further `texts` in any form that `open_corpus` takes, or the hub's name; '' for none."""
-    if not name or (texts and name.startswith(HUB)):
-        return name
-    path = named_path(name)
-    if texts:
-        local_files(Path(name), where)
-    elif not path.exists():
-        raise UserError(f"{where}: there is no file {path}.")
-    return str(path.absolute())
+def _beside(described: Description, option: Option) -> dict[str, str]:
+    """The absolute paths of the files beside the labelled rows, all of which have to be there; `unlabelled` in any form that `open_corpus` takes."""
+    files = {key: text for key in FILES if (text := getattr(described, key, "")) and not text.startswith(HUB)}
+    for key, text in files.items():
+        if key == "unlabelled":
+            local_files(text, option(key))
+        else:
+            existing_file(named_path(text), option(key))
+    return {"unlabelled": described.unlabelled} | {key: str(named_path(text).absolute()) for key, text in files.items()}
 
 
 def _stem(text: str) -> str:

@@ -21,15 +21,13 @@ from harness.specs import KEY_LENGTH, RowSet
 Scope = Sequence[str | int]
 Ids = NDArray[np.uint64]
 
-_DIGESTED = {np.int64: "class", np.float32: "score", np.float64: "score", np.bytes_: "answers"}
-"""What a digest says of labels, by their type."""
-_CODES: dict[type, Callable[[Any], str]] = {
-    np.int64: str,
-    np.float32: lambda score: f"{score + 0.0:.9g}",  # + 0.0 makes -0.0 plain
-    np.float64: lambda score: repr(score + 0.0),
-    np.bytes_: lambda answers: f"{len(answers)}:{answers.decode('utf-8', 'surrogatepass')}",
+_LABELS: dict[type, tuple[str, Callable[[Any], str]]] = {
+    np.int64: ("class", str),
+    np.float32: ("score", lambda score: f"{score + 0.0:.9g}"),  # + 0.0 makes -0.0 plain
+    np.float64: ("score", lambda score: repr(score + 0.0)),
+    np.bytes_: ("answers", lambda answers: f"{len(answers)}:{answers.decode('utf-8', 'surrogatepass')}"),
 }
-"""What an id says of a label, by its type."""
+"""What a digest says of labels, and an id of one, by their type."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -147,14 +145,14 @@ class Rows:
         if self.labels is None:
             return _distinct(self.text_ids)
         if "labelled" not in self._hashes:
-            codes = map(_CODES[self.labels.dtype.type], self.labels.tolist())
+            codes = map(_LABELS[self.labels.dtype.type][1], self.labels.tolist())
             self._hashes["labelled"] = hashes(map("|".join, zip(codes, self._joined(str), strict=True)))
         return _distinct(self._hashes["labelled"])
 
     @cached_property
     def digest(self) -> str:
         """Hex digest over the set of ids and the kind of labels; the order of the rows does not enter."""
-        kind = "none" if self.labels is None else _DIGESTED[self.labels.dtype.type]
+        kind = "none" if self.labels is None else _LABELS[self.labels.dtype.type][0]
         body = np.sort(self.ids).astype("<u8").tobytes()
         return hashlib.sha256(f"{kind}/{self.columns}/".encode() + body).hexdigest()[:KEY_LENGTH]
 

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from harness.errors import UserError
 from harness.specs import KEY_LENGTH, RowSet
 from harness.tasks.corpora import CORPORA, open_corpus
-from harness.tasks.rows import Rows
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TEXTS = ["One.", "Twö, three.", "One.", "«Four» \u4e94", "five  six", *(f"Sentence {i}." for i in range(3000))]
@@ -115,12 +114,6 @@ class TestIdentity:
         assert (corpus.rows, corpus.mean_chars) == (len(rows), rows.mean_chars)
         assert [(text,) for text in corpus.texts()] == list(rows.texts)
         assert not list(tmp_path.iterdir())
-
-    def test_a_name_comes_before_a_file_of_that_name(self, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(CORPORA, "ours", lambda: Rows((("named",),), None, "ours"))  # type: ignore[arg-type]
-        lines(workdir / "ours", ["filed"])
-        assert list(open_corpus("ours").texts()) == ["named"]
-        assert list(open_corpus(Path("ours")).texts()) == ["filed"]
 
 
 class TestMemo:
@@ -276,12 +269,6 @@ def test_a_data_set_of_the_hub_is_the_texts_of_its_train_split(hub: StandIn, tmp
     kept, lacking = opened(tmp_path, "hub:me/wiki:2024.en", name, download=False, HF_HUB_OFFLINE="1")
     assert kept == found[1]
     assert lacking.startswith("NotAtHand corpus hub:me/prose: data/train-3.parquet is not in the hub cache")
-
-
-def test_a_device_is_no_corpus() -> None:
-    """It would be read without end."""
-    with pytest.raises(UserError, match="is no file and no folder"):
-        open_corpus("/dev/zero")
 
 
 class TestParts:

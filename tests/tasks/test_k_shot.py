@@ -11,7 +11,7 @@ from tasks.task_files import cut, forms, pairs, skewed, write_file
 
 from harness.errors import UserError
 from harness.tasks.protocols import PROTOCOLS
-from harness.tasks.sources import TextSource, open_source
+from harness.tasks.sources import open_source
 from harness.tasks.task import TASKS, load_user_task
 
 K_SHOT = PROTOCOLS["k_shot"]
@@ -97,11 +97,3 @@ def test_a_users_rows_have_a_test_set_of_their_own_first(tmp_path: Path) -> None
         "test 50 of the 200 labelled rows, drawn once by their text; training and dev examples drawn anew for each subset from 150 texts "
         "of them"
     )
-
-
-@pytest.mark.parametrize(("task", "tests"), [("sst2", [872]), ("stsb", [1500])])
-def test_the_official_files_give_16_of_each(task: str, tests: list[int], glue: TextSource) -> None:
-    assert K_SHOT.sizes(TASKS[task], glue) == (16,)
-    train, dev, _ = cut(K_SHOT, TASKS[task], glue, 16, 0)
-    assert (len(train), len(dev)) == (32, 32)
-    assert [len(rows) for rows in K_SHOT.evaluation_sets(TASKS[task], glue).tests.values()] == tests

@@ -72,18 +72,6 @@ def test_one_file_is_cut_by_the_texts_alone(tmp_path: Path) -> None:
     assert set(train.texts) <= set(more[0].texts), "more rows move none from one side to the other"
 
 
-def test_a_caption_tells_files_of_one_name_apart(tmp_path: Path) -> None:
-    places = []
-    for name, count in (("mine", 30), ("yours", 40)):
-        write_file((tmp_path / name / "train.csv"), rows(count))
-        write_file((tmp_path / name / f"{name}.csv"), rows(count))
-        for file in ("train", name):
-            head = HEAD.replace("mine", name)
-            task = load_user_task(task_file(tmp_path / name, f"data: {file}.csv", head=head))
-            places.append(open_source(None).describe(task).partition(" (rows ")[0])
-    assert places == ["file train.csv, mine", "file mine.csv", "file train.csv, yours", "file yours.csv"]
-
-
 def test_a_folder_has_a_file_for_each_split(tmp_path: Path) -> None:
     for split, some in (("train", rows(30)), ("dev", rows(40, 100)), ("test", rows(9, 200))):
         write_file(tmp_path / f"files/{split}.csv", some)

@@ -254,20 +254,6 @@ def test_glue_dev_scores_the_development_sets(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- subsets and samplers
 
 
-def test_subsets_overlap_as_chance_has_it(tmp_path: Path) -> None:
-    """Across subsets and across sizes: the mean overlap of two draws of 100 of 1,000 rows is 10."""
-    source = folder_of(tmp_path, train=single(1000), validation=single(20))
-    draws = [keys(FEW.training_set(SST2, source, 100, subset)) for subset in range(20)]
-    overlaps = [len(a & b) for i, a in enumerate(draws) for b in draws[:i]]
-    assert 9 < np.mean(overlaps) < 11
-    small = [len(keys(FEW.training_set(SST2, source, 50, subset)) & draws[subset]) for subset in range(20)]
-    assert 3.5 < np.mean(small) < 6.5
-    assert len(set().union(*draws)) > 800
-    folder_of(tmp_path, "cola", train=single(1000), validation=single(20))
-    others = [FEW.training_set(TASKS["cola"], source, 100, 0), FULL.training_set(SST2, source, 100, 0)]
-    assert len({FEW.training_set(SST2, source, 100, 0).digest, *(each.digest for each in others)}) == 3
-
-
 THREE = st.lists(st.integers(1, 60), min_size=3, max_size=3)
 
 

@@ -47,14 +47,6 @@ def test_unlabelled_rows_know_only_their_texts() -> None:
         _ = rows().unlabelled().gold
 
 
-def test_row_set_carries_the_content_and_labels_beside_it() -> None:
-    row_set = rows().row_set()
-    assert (row_set.digest, row_set.name, row_set.rows) == (rows().digest, "some", 5)
-    assert row_set.mean_chars == 1.8
-    assert rows().row_set("other") == row_set  # names are labels
-    assert rows().row_set("other").name == "other"
-
-
 def test_take_by_mask_and_by_index_agree() -> None:
     mask = np.array([True, False, True, False, True])
     assert rows().take(mask).texts == rows().take([0, 2, 4]).texts
