@@ -163,7 +163,8 @@ def make_plan(
         encoders[name] = replace(each, encoder=adapted(each.encoder, resolved.encoder_settings, each.config))
         if head := _mlm_head(resolved, encoders[name], library, bool(source)):
             mlm_heads[name] = head
-    prose = [*library.values()]
+    heads = [head.stage.data.train for head in mlm_heads.values()]
+    prose = {rows.name: library[rows.digest] for rows in heads if rows.digest in library}
     found: dict[Augment | None, Translation] = {None: NO_TRANSLATION}
     found |= {augment: translations(augment) for augment in resolved.translations}
     readers: dict[str, TaskReader] = {}
@@ -190,8 +191,8 @@ def make_plan(
     )
     runs, skipped = runs_of(resolved, table_data)
     corpus = next(iter(corpora.values()), None)
-    if corpus and corpus.rows <= COMPARED_TEXTS and corpus.digest not in {rows.digest for rows in prose}:
-        prose.append(Rows(tuple((text,) for text in corpus.texts()), None, corpus.name))
+    if corpus and corpus.rows <= COMPARED_TEXTS and corpus.digest not in {rows.digest for rows in prose.values()}:
+        prose[corpus.name] = Rows(tuple((text,) for text in corpus.texts()))
     places = dict.fromkeys(source.describe(found.task) for found in tasks.values()) if source else ["not read"]
     untranslated: dict[Augment | None, dict[str, Rows]] = {}
     for reader in readers.values():

@@ -167,14 +167,14 @@ class TaskReader:
         self.library[row_set.digest] = made
         return row_set if augment else replace(row_set, mean_chars=row_set.mean_chars / translation.views)
 
-    def overlaps(self, corpora: list[Rows]) -> Iterator[Overlap]:
-        """Overlap of the dev and test sets with the training sets of this task, and with each corpus."""
+    def overlaps(self, corpora: Mapping[str, Rows]) -> Iterator[Overlap]:
+        """Overlap of the dev and test sets with the training sets of this task, and with each corpus, by name."""
         ids = cache(same_ids)
         for role in ("dev", *self.tests) if self.tests else ():
             pairs = [(train, texts, self.tests.get(role, dev)) for train, dev, texts in self.read]
             compared = [("training sets", [(train, rows) for train, _, rows in pairs])]
             compared += [(UNLABELLED, [(texts, rows) for _, texts, rows in pairs if texts is not None])]
-            compared += [(corpus.name, [(corpus, rows) for _, _, rows in pairs]) for corpus in corpora]
+            compared += [(name, [(corpus, rows) for _, _, rows in pairs]) for name, corpus in corpora.items()]
             for label, each in compared:
                 distinct = {(texts.digest, rows.digest): (texts, rows) for texts, rows in each}.values()
                 counts = [(count_overlap(texts, rows, ids), len(rows)) for texts, rows in distinct]

@@ -102,20 +102,20 @@ class OwnProtocol(Protocol):
             raise UserError(
                 f"task {task.name}: of {len(pool):,} labelled rows none is left for dev; give more rows, or a dev set of your own."
             )
-        return pool.take(held_out).sorted().named(f"{task.name}/dev")
+        return pool.take(held_out).sorted()
 
     def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
         if self.num_subsets and subset >= self.num_subsets:
             raise UserError(f"task {task.name}: subset {subset}: there are {self.num_subsets} subsets, from 0 on.")
-        parts, name = self._parts(task, source), f"{task.name}/{f'n{size}' if size else 'full'}/subset{subset}"
+        parts = self._parts(task, source)
         rows = parts.pool
         if parts.dev is None:
             rows, held_out = self._drawn_dev(task, rows, size, subset)
             rows = rows.take(~held_out)
         if self.dev == "folds" or not size:
             require_classes(task, rows)
-            return rows.sorted().named(name)
-        return draw(task, rows, size, self._scope("train", size, subset)).named(name)
+            return rows.sorted()
+        return draw(task, rows, size, self._scope("train", size, subset))
 
     def text_pool(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
         """See `Protocol`. The folds of another size are other rows: dev's of this one are left out."""
@@ -179,9 +179,8 @@ class OwnProtocol(Protocol):
         if (dev is not None and not len(dev)) or not len(rest):
             role = "training" if not len(rest) else "dev"
             raise UserError(f"task {task.name}: no row is left for {role} beside test; give more labelled rows.")
-        sets = {name: rows.sorted().named(f"{task.name}/{name}") for name, rows in tests.items()}
-        dev = None if dev is None else dev.sorted().named(f"{task.name}/dev")
-        return _Parts(rest, dev, sets, tuple(words), repeated)
+        sets = {name: rows.sorted() for name, rows in tests.items()}
+        return _Parts(rest, None if dev is None else dev.sorted(), sets, tuple(words), repeated)
 
     def _dev_words(self, dev: Rows, training: Rows) -> str:
         left = f"{len(training):,} left for training"

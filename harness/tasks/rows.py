@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from copy import copy
 from functools import cached_property
 from typing import Any, Literal
 
@@ -72,27 +71,27 @@ def _distinct(base: Ids) -> Ids:
 
 
 class Rows:
-    """n rows of 1 or 2 texts; `labels`: int64 [n] (codes), float32 or float64 [n] (regression), bytes [n] (answers) or None; `name`: a label.
+    """n rows of 1 or 2 texts; `labels`: int64 [n] (codes), float32 or float64 [n] (regression), bytes [n] (answers) or None.
 
     `skipped`: the bad rows that were left out where these were read. `label_form`: whether their file has classes by name, by number,
     or by number and a name of each. Raises ValueError when the number of labels or of texts in a row does not fit.
     """
 
     def __init__(
-        self, texts: Iterable[Sequence[str]] | NDArray[np.object_], labels: NDArray[Any] | None = None, name: str = ""
+        self, texts: Iterable[Sequence[str]] | NDArray[np.object_], labels: NDArray[Any] | None = None
     ) -> None:
         """`texts`: those of each row, or strings [n, columns]."""
         if not isinstance(texts, np.ndarray):
             each = list(texts)
             texts = np.array(each, dtype=object) if each else np.empty((0, 0), dtype=object)
         if texts.ndim != 2:
-            raise ValueError(f"{name}: rows differ in their number of texts")
-        self._texts, self.labels, self.name = texts, labels, name
+            raise ValueError("rows differ in their number of texts")
+        self._texts, self.labels = texts, labels
         self.skipped = 0
         self.label_form: Literal["names", "codes", "named codes"] = "names"
         self._hashes: dict[Hashable, Ids] = {}
         if labels is not None and labels.shape != (len(self),):
-            raise ValueError(f"{name}: {len(self)} rows with labels of shape {labels.shape}")
+            raise ValueError(f"{len(self)} rows with labels of shape {labels.shape}")
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -110,7 +109,7 @@ class Rows:
     @property
     def gold(self) -> NDArray[Any]:
         if self.labels is None:
-            raise ValueError(f"{self.name}: these rows have no labels")
+            raise ValueError("these rows have no labels")
         return self.labels
 
     def each(self, of: Callable[[str], Any], dtype: Any = np.int64) -> NDArray[Any]:
@@ -161,26 +160,21 @@ class Rows:
         """Mean number of characters in a row, its texts together; 0 without rows."""
         return int(self.each(len).sum()) / max(1, len(self))
 
-    def row_set(self, name: str = "") -> RowSet:
-        return RowSet(self.digest, name or self.name, len(self), round(self.mean_chars, 2))
+    def row_set(self, name: str) -> RowSet:
+        return RowSet(self.digest, name, len(self), round(self.mean_chars, 2))
 
     def take(self, indices: Sequence[int] | NDArray[Any]) -> Rows:
         """The rows at `indices` (integers [m], or a bool mask [n]), in that order."""
         chosen = np.asarray(indices)
         chosen = chosen if chosen.dtype == np.bool_ else chosen.astype(np.int64)
-        taken = Rows(self._texts[chosen], None if self.labels is None else self.labels[chosen], self.name)
+        taken = Rows(self._texts[chosen], None if self.labels is None else self.labels[chosen])
         taken._hashes = {key: found[chosen] for key, found in self._hashes.items()}
         taken.label_form = self.label_form
         return taken
 
-    def named(self, name: str) -> Rows:
-        other = copy(self)
-        other.name = name
-        return other
-
     def unlabelled(self) -> Rows:
         """The same rows without labels, in canonical order: the digest depends on the texts only."""
-        rows = Rows(self._texts, None, self.name)
+        rows = Rows(self._texts)
         rows._hashes = {key: found for key, found in self._hashes.items() if key != "labelled"}
         return rows.sorted()
 

@@ -88,7 +88,7 @@ class TextSource:
         Raises NotAtHand when they are neither here nor can be fetched, UserError for anything wrong in them.
         """
         if (task, split) not in self._rows:
-            rows = self._read(task, split, f"{task.name}/{split}")
+            rows = self._read(task, split)
             self._rows[task, split] = rows.sorted()
             self._rows[task, split].skipped = rows.skipped
         return self._rows[task, split]
@@ -159,7 +159,7 @@ class TextSource:
             return list(self._published(task).splits) == [task.splits.train]
         return bool(task.data) and not Path(task.data).is_dir()
 
-    def _read(self, task: Task, split: str, name: str) -> Rows:
+    def _read(self, task: Task, split: str) -> Rows:
         place, files, where = self._place(task), task.files, f"task {task.name}"
         whole, names = self._is_whole(task), list[str]()
         if place is None and task.package:
@@ -168,7 +168,7 @@ class TextSource:
             paths = [existing_file(Path(files[split]), where)]
         elif whole and split in (task.splits.train, task.splits.validation) and task.splits.validation not in files:
             parts = parted(self.load(task, ALL_ROWS), [task.name, task.version, "split"], task.kind.unit)
-            return parts[split == task.splits.validation].named(name)
+            return parts[split == task.splits.validation]
         elif place:
             paths = [existing_file(place if whole else self._file(task, place, split), where)]
         else:
@@ -179,14 +179,14 @@ class TextSource:
                     "splits in its YAML, as in {validation: test}: dev and test are then cut from test."
                 )
             paths, names = [*data.files(there, download=True)], [*data.names.get(task.label, ())]
-        rows = read_rows([self.labelled(path, task.columns, task.label) for path in paths], task, name, names)
-        if rows.label_form == "codes" and task.data and split not in (task.splits.train, ALL_ROWS):
-            other = self.load(task, task.splits.train)
-            if other.label_form == "names":
-                raise UserError(
-                    f"{where}: the labels of {rows.name} are numbers and those of {other.name} are words; write words in both, or say "
-                    "in a YAML file of the task what each number means (labels: {0: NAME, ...})."
-                )
+        rows = read_rows([self.labelled(path, task.columns, task.label) for path in paths], task, names)
+        train = task.splits.train
+        beside = rows.label_form == "codes" and task.data and split not in (train, ALL_ROWS)
+        if beside and self.load(task, train).label_form == "names":
+            raise UserError(
+                f"{where}: the labels of {split} are numbers and those of {train} are words; write words in both, or say "
+                "in a YAML file of the task what each number means (labels: {0: NAME, ...})."
+            )
         return rows
 
     def _file(self, task: Task, place: Path, split: str) -> Path:
@@ -212,17 +212,17 @@ def _unlabelled_rows(task: Task) -> Rows:
 
     Raises NotAtHand or UserError as `open_corpus` does, UserError for a file of no known kind or without the columns.
     """
-    name, path = f"{task.name}/unlabelled", Path(task.unlabelled)
+    path = Path(task.unlabelled)
     known = is_separated(path) or path.suffix in LABELLED
     table = known and not task.unlabelled.startswith(HUB) and path.is_file()
     if table and (is_separated(path) or set(task.columns) <= set(next(rows_of(path), (0, {}))[1])):
         every = (texts for *_, texts in text_rows(path, task.columns, blank=True))
-        rows = Rows([texts for texts in every if any(map(str.strip, texts))], None, name)
+        rows = Rows([texts for texts in every if any(map(str.strip, texts))])
         if not len(rows):
             raise UserError(f"{path}: there is no text in it; give rows with text.")
         return rows.sorted()
     corpus = open_corpus(task.unlabelled, download=True, where=f"task {task.name}, unlabelled")
-    return Rows(tuple((text,) for text in corpus.texts()), None, name).sorted()
+    return Rows(tuple((text,) for text in corpus.texts())).sorted()
 
 
 def file_of(place: Path, split: str) -> Path | None:

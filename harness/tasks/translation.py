@@ -100,7 +100,7 @@ def back_translated(rows: Rows, translator: Translator, cache: Store) -> Rows | 
     if (views := _views(rows, translator, cache)) is None:
         return None
     views = [rows.texts] * (translator.num_views - len(views)) + views  # one view is the text itself
-    return Rows([tuple(itertools.chain(*row)) for row in zip(*views, strict=True)], None, rows.name).sorted()
+    return Rows([tuple(itertools.chain(*row)) for row in zip(*views, strict=True)]).sorted()
 
 
 def augmented(rows: Rows, translator: Translator, cache: Store) -> Rows | None:
@@ -108,7 +108,7 @@ def augmented(rows: Rows, translator: Translator, cache: Store) -> Rows | None:
     if (views := _views(rows, translator, cache)) is None:
         return None
     labels = np.tile(rows.gold, 1 + len(views))
-    return Rows(list(itertools.chain(rows.texts, *views)), labels, rows.name).sorted()
+    return Rows(list(itertools.chain(rows.texts, *views)), labels).sorted()
 
 
 def _distinct(*row_sets: Rows) -> list[str]:

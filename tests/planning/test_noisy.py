@@ -29,7 +29,7 @@ def marking(augment: Augment) -> Translation:
     def find(rows: Rows) -> Rows:
         marks = [f"{augment.temperature}.{copy}" for copy in range(augment.copies)]
         copies = (tuple(f"{mark}({text})" for text in row) for mark in marks for row in rows.texts)
-        return Rows((*rows.texts, *copies), np.tile(rows.gold, 1 + len(marks)), rows.name).sorted()
+        return Rows((*rows.texts, *copies), np.tile(rows.gold, 1 + len(marks))).sorted()
 
     return Translation(find, augment.copies)
 

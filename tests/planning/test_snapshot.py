@@ -34,7 +34,7 @@ def source(packaged: dict[str, Path]) -> TextSource:
 
 
 def doubled(rows: Rows) -> Rows:
-    return Rows(tuple((*texts, *(text.upper() for text in texts)) for texts in rows.texts), None, rows.name)
+    return Rows(tuple((*texts, *(text.upper() for text in texts)) for texts in rows.texts))
 
 
 TRANSLATION = Translation(lambda rows: doubled(rows), views=2)

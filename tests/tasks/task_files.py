@@ -23,7 +23,7 @@ def inferred(path: Path | str, **said: Any) -> Task:
 
 
 def read(path: Path, task: Task) -> Rows:
-    return read_rows([read_labelled(path, task.columns, task.label)], task, path.stem)
+    return read_rows([read_labelled(path, task.columns, task.label)], task)
 
 
 def write_file(path: Path, rows: Sequence[dict[str, Any]]) -> Path:

@@ -110,7 +110,7 @@ class TestIdentity:
 
     def test_a_named_corpus_is_its_rows(self, packaged: dict[str, Path], tmp_path: Path) -> None:
         rows, corpus = CORPORA["boolq_prose"](), open_corpus("boolq_prose", memo=tmp_path / "memo")
-        assert corpus.row_set() == rows.row_set()
+        assert corpus.row_set() == rows.row_set("boolq_prose")
         assert (corpus.rows, corpus.mean_chars) == (len(rows), rows.mean_chars)
         assert [(text,) for text in corpus.texts()] == list(rows.texts)
         assert not list(tmp_path.iterdir())

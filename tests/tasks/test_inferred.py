@@ -144,7 +144,7 @@ def test_numbers_beside_words_are_refused(kind: str, tmp_path: Path) -> None:
     other = write_file(tmp_path / "other.csv", reviews([index % 3 for index in range(30)]))
     task = infer(write_file(tmp_path / "words.csv", reviews(WORDS)), label="stars", **{kind: str(other)})
     (split,) = task.files
-    with pytest.raises(UserError, match="are numbers and those of words/train are words; write words in both"):
+    with pytest.raises(UserError, match="are numbers and those of train are words; write words in both"):
         open_source(None).load(task, split)
     named = named_codes(tmp_path / "codes.parquet", WORDS, ["no", "maybe", "yes"])
     task = infer(named, **{kind: str(other)})

@@ -57,7 +57,7 @@ def test_each_format_gives_the_same_rows(form: str, tmp_path: Path) -> None:
     assert found.texts == tuple(rows)
     assert found.gold.tolist() == labels.tolist()
     assert found.digest == Rows(tuple(rows), labels).digest
-    assert found.sorted().take(range(5)).row_set().rows == 5
+    assert found.sorted().take(range(5)).row_set("").rows == 5
 
 
 def test_answers_are_part_of_what_a_row_is() -> None:

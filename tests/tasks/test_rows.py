@@ -16,7 +16,7 @@ LABELS = np.array([0, 1, 0, 1, 1])
 
 
 def rows(texts: tuple[tuple[str, ...], ...] = TEXTS, labels: np.ndarray | None = LABELS) -> Rows:
-    return Rows(texts, labels, "some")
+    return Rows(texts, labels)
 
 
 def test_order_changes_neither_digest_nor_ids_nor_the_sorted_rows() -> None:

@@ -67,7 +67,7 @@ def translator(*ways: Any) -> Translator:
 
 def singles(*texts: str, labels: bool = True) -> Rows:
     codes = np.arange(len(texts), dtype=np.int64) % 2 if labels else None
-    return Rows(tuple((text,) for text in texts), codes, "toy")
+    return Rows(tuple((text,) for text in texts), codes)
 
 
 def views(rows: Rows, through: Translator, cache: Kept | Store) -> Rows:
@@ -156,7 +156,7 @@ class TestViews:
     def test_copies_stand_beside_their_rows_with_their_labels(self, columns: int) -> None:
         texts = [*(tuple(f"{letter}{column}" for column in range(columns)) for letter in "abcd"), (" ",) * columns]
         for labels in (np.array([0, 1, 2, 1, 0], dtype=np.int64), np.linspace(0, 5, 5).astype(np.float32)):
-            rows, ways, cache = Rows(tuple(texts), labels, "toy"), translator(*map(Words, "xyz")), Kept()
+            rows, ways, cache = Rows(tuple(texts), labels), translator(*map(Words, "xyz")), Kept()
             assert augmented(rows, ways, cache) is None
             translate([rows], ways, cache)
             made, again = augmented(rows, ways, cache), augmented(rows.take([3, 1, 4, 0, 2]), ways, cache)
