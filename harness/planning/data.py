@@ -132,11 +132,11 @@ def _unsuited(leaf: Stage, located: Located, trains_head: bool) -> str | None:
 
 def _steps(resolved: ResolvedTable, row: ResolvedRow) -> tuple[list[Method], list[Method]]:
     """A row's methods with their hyperparameters: those of pre-training, and the others."""
-    place, settings = f"table {resolved.table.name}, row {row.name}", row.settings
+    place, values = f"table {resolved.table.name}, row {row.name}", row.on()
 
     def made(method: type[Method]) -> Method:
         where, origins = f"method {method.name} (row {row.name})", resolved.origins_of(row, method.name)
-        return hyperparameters(method, settings[method.name], where, origins)
+        return hyperparameters(method, group_of(values, method.name), where, origins)
 
     before, steps = (
         list(map(made, methods_named(text, place) if text else ())) for text in (row.pre_train, row.method)
@@ -155,7 +155,7 @@ def _pre_trained(
     text = resolved.pre_train
     base: Encoder | Parent = table_data.located[row.encoder].encoder
     assert text is not None  # a table with such a row has a corpus
-    rows = table_data.corpora[row.values["pre_train.fraction"]]
+    rows = table_data.corpora[row.on()["pre_train.fraction"]]
     data = Data(rows, max_length=text.max_length, blocks=text.blocks)
     optim = resolved.optim("pre_train", row=row)
     for method in steps:

@@ -316,7 +316,7 @@ class ResolvedTable:
 
     def hyperparameters(self, row: ResolvedRow) -> dict[str, Value]:
         """What a row sets, for a reader: by name, by 'method.name' where the row has several methods."""
-        found = {key: value for key, value in row.values.items() if key.partition(".")[0] in row.parts}
+        found = {key: value for key, value in row.on().items() if key.partition(".")[0] in row.parts}
         alone = f"{row.parts[0]}." if len(row.parts) == 1 else ""
         found = {key.removeprefix(alone): value for key, value in (found | row.alone | row.own_values).items()}
         found |= {f"augment.{key}": value for key, value in row.augment or () if value is not None}
@@ -390,7 +390,7 @@ class ResolvedTable:
     @property
     def fractions(self) -> tuple[float, ...]:
         """Of the corpus, those that rows are pre-trained on, the largest first."""
-        trained = {row.values["pre_train.fraction"] for row in self.rows if row.pre_train}
+        trained = {row.on()["pre_train.fraction"] for row in self.rows if row.pre_train}
         return tuple(sorted(trained, reverse=True))
 
     def save_at(self, steps: int) -> set[int]:

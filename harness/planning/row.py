@@ -183,15 +183,6 @@ class ResolvedRow(Row):
         """All that it trains with on a task, by key: what it sets for itself over the table's."""
         return patched(self.under[task], self.own_values)
 
-    @property
-    def values(self) -> dict[str, Any]:
-        return self.on()
-
-    @property
-    def settings(self) -> dict[str, dict[str, Value]]:
-        """The hyperparameters that each of its methods is set to."""
-        return {part: group_of(self.values, part) for part in self.parts}
-
 
 def on_encoder(row: str, encoder: str) -> str:
     """The name of a row in a table of several encoders."""

@@ -18,6 +18,7 @@ from search.small import explored, request
 
 from harness.errors import UserError
 from harness.methods import METHODS, hyperparameters
+from harness.planning.recipe import group_of
 from harness.planning.request import Request, parse_override
 from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
@@ -40,8 +41,8 @@ def runnable(space: ResolvedSpace, point: dict[str, Any]) -> None:
     table = tabled(space, point)
     (row,) = table.rows
     assert set(space.method.split("+")) <= {*row.parts, "ft"}
-    for part, values in row.settings.items():
-        read = hyperparameters(METHODS[part], values, part)
+    for part in row.parts:
+        read = hyperparameters(METHODS[part], group_of(row.on(), part), part)
         batch = table.optim("pre_train") if row.pre_train and part != "ft" else table.optim("post_train", 100, 100)
         assert getattr(read, "contrast_group", 0) <= batch.batch_size or METHODS[part].labelled
     for size in table.sizes:
