@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
-from harness.encoders.families import FAMILIES, family_of
+from harness.encoders.families import FAMILIES
 
 # ------------------------------------------------------------------------------------------------------- tiny encoders
 
@@ -44,7 +44,6 @@ SPECIFIC: dict[str, dict[str, Any]] = {
     "modernbert": {**_MODERN, "local_attention": 8, "global_attn_every_n_layers": 2},
     "eurobert": {"num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
     "nomic_bert": {"pad_token_id": 0},
-    "splinter": {},
 }
 """One of each family that has an entry in `FAMILIES`."""
 SPECIAL = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
@@ -103,10 +102,9 @@ def config_of(kind: str, **changes: Any) -> Any:
 
 def model_of(config: Any, seed: int = 0) -> Any:
     """A random model of a configuration. Biases and norms are random too, so that one that is left out is noticed."""
-    mlm = family_of({"model_type": config.model_type}).mlm
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = (AutoModelForMaskedLM if mlm else AutoModel).from_config(config)
+        model = AutoModelForMaskedLM.from_config(config)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.05)

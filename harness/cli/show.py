@@ -102,7 +102,6 @@ def _encoders() -> Rows:
     yield "ORG/NAME", "an encoder on the hub, of one of the model types below"
     for name, family in FAMILIES.items():
         takes = "all methods" if family.transform else "all methods but ELECTRA and COCO-LM with an auxiliary network"
-        takes = takes if family.mlm else "no MLM head: methods that train one are skipped"
         run = "packed" if family.packed else "padded, by transformers"
         yield f"  {name}", "; ".join(filter(None, (family.title, run, takes, family.seen)))
     yield "  others", "what AutoModelForMaskedLM takes; padded; all methods but ELECTRA and COCO-LM as above"

@@ -40,7 +40,7 @@ class Family:
     left out holds for a family of which nothing special is known.
 
     `layers`: the list of a packed family's layers, below the base model; empty: not packed. `layer`: None where the
-    layers are BERT's. `mlm`: transformers has an MLM head for it. `transform`: (dense, normalisation,
+    layers are BERT's. `transform`: (dense, normalisation,
     bias over the vocabulary, activation) of that head, which an auxiliary network copies; an empty activation is gelu.
     `after_padding`: positions are numbered from `pad_token_id` + 1. `numbered`: they are passed to the model, which
     would take a padding id inside a text for padding. `own_positions`: what it has in place of absolute positions
@@ -54,7 +54,6 @@ class Family:
     title: str
     layers: str = ""
     layer: Layer | None = None
-    mlm: bool = True
     transform: tuple[str, str, str, str] | None = None
     after_padding: bool = False
     numbered: bool = True
@@ -199,7 +198,6 @@ FAMILIES = {
     "data2vec-text": Family("Data2VecText", after_padding=True, classifier=_HEAD),
     "eurobert": Family("EuroBERT", own_positions=_ROTARY, gated=True),
     "nomic_bert": Family("NomicBERT", own_positions=_ROTARY, gated=True),
-    "splinter": Family("Splinter", mlm=False, tokenizer=("vocab.txt",)),
 }
 """By `model_type`."""
 RELATIVE = "harness-relative-positions"

@@ -13,7 +13,6 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from harness.encoders.families import family_of
 from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
 from harness.errors import UserError, first_line
 from harness.specs import Objective, digest_of
@@ -104,13 +103,6 @@ class Definition(Strict):
     def inherits(self) -> tuple[str, ...]:
         """The parts of earlier weights that a stage starts from besides the encoder."""
         return ("mlm_head",) if self.mlm_head else ()
-
-    def needs_head(self, config: Config) -> str | None:
-        """Why a row is skipped for an encoder of a kind that has no MLM head; or None."""
-        family = family_of(config)
-        if family.mlm or not self.mlm_head:
-            return None
-        return f"{family.title} encoders have no MLM head, so they can be fine-tuned but not post-trained with one"
 
 
 @lru_cache(4096)  # one object for thousands of stages, whose canonical form is then computed once

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from harness.encoders import Located, adapted
-from harness.encoders.families import family_of
 from harness.errors import UserError
 from harness.methods import Method, RunContext, UnlabelledPhase, chain, definition_of, hyperparameters, methods_named
 from harness.planning.recipe import Augment, group_of, updates_between
@@ -116,12 +115,9 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
 
 
 def _unsuited(leaf: Stage, located: Located, trains_head: bool) -> str | None:
-    """Why a row is skipped for its encoder: without an MLM head, or where post-training does not pass on a trained one to a fine-tuning that
-    uses it. Raises UserError for an objective that the encoder cannot be trained with."""
+    """Why a row is skipped for its encoder: where post-training does not pass on a trained MLM head to a fine-tuning that uses it. Raises UserError for
+    an objective that the encoder cannot be trained with."""
     definitions, config = [definition_of(stage.objective) for stage in leaf.chain], located.config
-    reasons = (each.needs_head(config) for each in definitions)
-    if not family_of(config).mlm and (why := next(filter(None, reasons), None)):
-        return why
     parent = leaf.parent
     if trains_head and parent and definitions[-1].mlm_head and not definitions[-2].mlm_head:
         return f"objective {parent.objective.name} trains without an MLM head, and the encoder has none of its own to prompt"

@@ -78,7 +78,6 @@ def test_lists(harness: Harness) -> None:
         "bert": "packed; all methods; pre-trained on Wikipedia",
         "modernbert": "packed; all methods but ELECTRA",
         "deberta-v2": "DeBERTa-v2/v3; padded, by transformers; all methods but ELECTRA",
-        "splinter": "no MLM head",
         "mpnet": "saw MNLI's and QQP's pairs",
     }.items():
         assert text in lines["encoders"][family]

@@ -14,7 +14,7 @@ import tiny
 import torch
 from family_encoders import SPECIFIC, encoder_folder
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModel, AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM
 
 from harness.encoders.families import FAMILIES
 from harness.encoders.flops import forward_flops
@@ -63,8 +63,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def library(folder: Path, encoder: TextEncoder, tokens: Any) -> tuple[Any, torch.Tensor, dict[str, torch.Tensor]]:
     """(its own model, which tokens are real [B, L], the padded batch)."""
-    cls = AutoModelForMaskedLM if encoder.family.mlm else AutoModel
-    plain = cls.from_pretrained(str(folder), attn_implementation="eager", dtype=torch.float32).eval()
+    plain = AutoModelForMaskedLM.from_pretrained(str(folder), attn_implementation="eager", dtype=torch.float32).eval()
     batch = tiny.padded(tokens, pad=plain.config.pad_token_id)
     if getattr(plain.config, "type_vocab_size", 0) < 2 or "token_type_ids" not in encoder.inputs:
         del batch["token_type_ids"]
@@ -78,8 +77,7 @@ def assert_agrees(folder: Path, texts: Sequence[tuple[str, ...]] = TEXTS, max_le
     with torch.inference_mode():
         found = encoder(Batch.of(tokens, CPU))
         torch.testing.assert_close(found, plain.base_model(**batch)[0][real], atol=1e-5, rtol=1e-5)
-        if encoder.family.mlm:
-            torch.testing.assert_close(encoder.mlm_logits(found), plain(**batch).logits[real], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(encoder.mlm_logits(found), plain(**batch).logits[real], atol=1e-5, rtol=1e-5)
         first = Batch.of(tokens, CPU)
         torch.testing.assert_close(encoder(first, first.first), found[first.first], atol=1e-5, rtol=1e-5)
         if encoder.family.packed:
@@ -151,9 +149,6 @@ def test_trains_and_says_what_it_cannot(kind: str, made: dict[str, Path]) -> Non
     located = locate(str(made[kind]))
     for name in ("cross_entropy", "cmlm-simsiam", "cssl-simclr", "taco", "electra-narrow", "coco_lm"):
         spec = tiny.OBJECTIVES[name]
-        if definition_of(spec).needs_head(located.config):
-            assert name not in (*tiny.SUPERVISED, "cssl-simclr")
-            continue
         if reason := definition_of(spec).refused(located.config):
             assert name in ("electra-narrow", "coco_lm")
             assert "use a BERT" in reason or "set coco_lm.lm" in reason
@@ -163,16 +158,6 @@ def test_trains_and_says_what_it_cannot(kind: str, made: dict[str, Path]) -> Non
         scoring = Scoring.of(stage, tiny.METRICS) if supervised else None
         result = train(tiny.built(made[kind], spec, dropout=0.1), inputs, stage.optim, 1, scoring=scoring)
         assert result.flops > 0
-
-
-def test_an_encoder_without_an_mlm_head(made: dict[str, Path]) -> None:
-    """All its weights are the encoder's, and why post-training is skipped is said."""
-    config, encoder = locate(str(made["splinter"])).config, tiny.encoder(made["splinter"])
-    reason = definition_of(tiny.OBJECTIVES["mlm"]).needs_head(config)
-    assert reason
-    assert reason.startswith("Splinter encoders have no MLM head")
-    assert definition_of(tiny.OBJECTIVES["scl"]).needs_head(config) is None
-    assert {name.split("/")[0] for name in encoder.parts()} == {"encoder"}
 
 
 @pytest.mark.parametrize("kind", ["bart", "gpt2", "vit", "no-such-type"])
@@ -194,8 +179,7 @@ class TestFlops:
     def test_agree_with_torchs_counter(self, kind: str, made: dict[str, Path]) -> None:
         """The library's padded forward on equal lengths; narrow embeddings are widened once, which is left out."""
         encoder, config = tiny.encoder(made[kind]), locate(str(made[kind])).config
-        cls = AutoModelForMaskedLM if encoder.family.mlm else AutoModel
-        plain = cls.from_pretrained(str(made[kind]), attn_implementation="eager").base_model
+        plain = AutoModelForMaskedLM.from_pretrained(str(made[kind]), attn_implementation="eager").base_model
         with torch.inference_mode(), FlopCounterMode(display=False) as counter:
             plain(input_ids=torch.randint(5, 40, (2, 60)))
         assert forward_flops(config, 120, 2 * 60**2) == pytest.approx(counter.get_total_flops(), rel=0.06)

@@ -66,7 +66,7 @@ def write_model(encoder: TextEncoder, folder: Path, head: Head | None = None) ->
     if head and not relative and (model := _with_head(encoder, head)):
         model.save_pretrained(str(folder), max_shard_size="1TB")
         return "question_answering" if head.per_token else "classifier"
-    alone = head or not encoder.family.mlm or encoder.fresh_head
+    alone = head or encoder.fresh_head
     form: Form = "relative" if relative else "encoder" if alone else "masked_lm"
     model = encoder.base if form == "encoder" else encoder.model
     model.save_pretrained(str(folder), max_shard_size="1TB")

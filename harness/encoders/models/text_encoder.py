@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging as transformers_logging
 
@@ -237,8 +237,6 @@ def parts_of(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _outside_base(model: Any, names: Iterable[str]) -> set[str]:
     """The names of tensors that belong to a head on top of the library's base model."""
-    if model.base_model is model:  # no head
-        return set()
     return {name for name in names if not name.startswith(f"{model.base_model_prefix}.")}
 
 
@@ -265,7 +263,7 @@ def read_encoder(folder: Path) -> Loaded:
         # A fixed seed, so nothing outside the named streams varies; a fresh head is drawn again from the stage's own stream.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            found: tuple[Any, dict[str, Any]] = (AutoModelForMaskedLM if family.mlm else AutoModel).from_pretrained(
+            found: tuple[Any, dict[str, Any]] = AutoModelForMaskedLM.from_pretrained(
                 str(folder),
                 config=AutoConfig.for_model(**base_config(config)) if relative else None,
                 attn_implementation=NAME if family.packed else "eager",
