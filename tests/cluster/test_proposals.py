@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +26,6 @@ from harness.search.request import Point
 from harness.search.space import ResolvedSpace
 from harness.search.study import opened, trials_of
 from harness.store import Store
-from harness.store.studies import storage_of
 
 REPLICATES = ((0, 31), (1, 31), (2, 31), (0, 42), (1, 42), (2, 42))
 Evaluator = Callable[[Point, int], ReplicateOutcome]
@@ -127,36 +125,17 @@ class Tune:
         return self
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with our tables and Optuna's, which takes a second to make."""
-    store = Store(f"sqlite:///{tmp_path_factory.mktemp('prepared')}/harness.db")
-    storage_of(store)
-    assert store.path
-    return store.path
-
-
-@pytest.fixture
-def new_store(tmp_path: Path, prepared: Path) -> Callable[[], Store]:
-    def make() -> Store:
-        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.db"
-        shutil.copy(prepared, path)
-        return Store(f"sqlite:///{path}")
-
-    return make
-
-
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+@pytest.fixture(autouse=True)
+def forget(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Forgets all studies. They are in memory: hundreds are begun here, and a database would take a minute."""
-    kept: list[InMemoryStorage] = []
+    kept = [InMemoryStorage()]
     monkeypatch.setattr(study_module, "storage_of", lambda _: kept[-1])
     return lambda: kept.append(InMemoryStorage())
 
 
 @pytest.fixture
-def store(new_store: Callable[[], Store]) -> Store:
-    return new_store()
+def store(tmp_path: Path) -> Store:
+    return Store(f"sqlite:///{tmp_path / 'harness.db'}")
 
 
 def points_of(folder: Path, **wishes: Any) -> FakePoints:
@@ -169,7 +148,7 @@ STOPS = st.lists(st.integers(0, 25), max_size=3)
 
 @pytest.mark.parametrize(("sampler", "racing"), [("tpe", "paired"), ("random", "none")])
 def test_an_interrupted_study_goes_on(
-    tmp_path: Path, store: Store, memory: Callable[[], None], sampler: str, racing: str
+    tmp_path: Path, store: Store, forget: Callable[[], None], sampler: str, racing: str
 ) -> None:
     """Killed after any events, on any slots: as many distinct points as an undisturbed one, none of them lost, and nothing that is known proposed anew."""
     points = points_of(tmp_path, sampler=sampler, racing=racing)
@@ -177,7 +156,7 @@ def test_an_interrupted_study_goes_on(
     @several
     @given(STOPS, st.integers(1, 3))
     def law(stops: list[int], slots: int) -> None:
-        memory()
+        forget()
         of_study = replace(points, recorded={})
         for events in stops:
             for _, _ in zip(range(events), Tune(of_study, store).events(slots), strict=False):
@@ -198,17 +177,16 @@ def test_an_interrupted_study_goes_on(
 
 
 def test_the_default_point_is_tried_first_and_a_grid_is_run_in_its_order(
-    tmp_path: Path, store: Store, new_store: Callable[[], Store]
+    tmp_path: Path, store: Store, forget: Callable[[], None]
 ) -> None:
     points = points_of(tmp_path, mode="grid", trials=None)
     done = Tune(points, store).all()
     assert [dict(trial.point) for trial in done.trials] == list(points.space.grid_points())
     assert [trial.state for trial in done.trials] == ["complete"] * 4
     search = points_of(tmp_path, trials=1)
-    Tune(search, killed := new_store()).study.ask()  # and it drew no parameter
-    assert [trial.point for trial in Tune(search, killed).all().trials] == [search.space.defaults]
-    (trial,) = Tune(search, new_store()).all().trials
-    assert trial.point == search.space.defaults
+    forget()
+    Tune(search, store).study.ask()  # killed, and it drew no parameter
+    assert [trial.point for trial in Tune(search, store).all().trials] == [search.space.defaults]
 
 
 def test_a_trial_whose_replicate_failed_is_run_again_and_a_diverged_one_is_not(tmp_path: Path, store: Store) -> None:
@@ -242,7 +220,7 @@ def test_a_study_of_an_older_harness_is_read_and_goes_on(tmp_path: Path, store: 
         (third, {"place": 2, "state": "failed", "reason": study_module.DIED}, None),
         (third, {"same as": 2, "again": True, "state": "complete"}, 0.7),
     ]
-    study = optuna.create_study(study_name="mine", storage=storage_of(store), direction="maximize")
+    study = optuna.create_study(study_name="mine", storage=study_module.storage_of(store), direction="maximize")
     for point, attribute, value in notes:
         study.enqueue_trial(dict(point), user_attrs={"harness": attribute})
         points.space.define(trial := study.ask())
@@ -256,9 +234,8 @@ def test_a_study_of_an_older_harness_is_read_and_goes_on(tmp_path: Path, store: 
     assert [trial.point for trial in Tune(points, store).all().trials] == [first, second, third, fourth]
 
 
-def test_a_point_that_repeats_one_costs_nothing(tmp_path: Path, store: Store, memory: Callable[[], None]) -> None:
+def test_a_point_that_repeats_one_costs_nothing(tmp_path: Path, store: Store) -> None:
     """As a sampler draws it from a few values."""
-    memory()
     text = "name: mine\nmethod: cmlm\ntable: few_shot\ndefaults: {alpha: 0.5, p_c: 0.7}\nsearch:\n"
     text += "  alpha: {choice: [0.1, 0.3, 0.5]}\n  p_c: {choice: [0.7]}\n"
     points = FakePoints(small_space(tmp_path, text, mode="search", sampler="random", trials=9, racing="none"))
@@ -307,14 +284,14 @@ def test_a_race_drops_what_is_worse_and_never_the_best(tmp_path: Path, store: St
     assert tune.told[0] == trials[0].mean()
 
 
-def test_a_race_keeps_the_best_whatever_comes(tmp_path: Path, store: Store, memory: Callable[[], None]) -> None:
+def test_a_race_keeps_the_best_whatever_comes(tmp_path: Path, store: Store, forget: Callable[[], None]) -> None:
     """With gaps between points far above the noise, the best of all is complete, whenever it comes and on any slots."""
     points = points_of(tmp_path, racing="paired", sampler="random", trials=6)
 
     @several
     @given(st.permutations(range(6)), st.integers(1, 3), st.integers(0, 99))
     def law(ranks: list[int], slots: int, seed: int) -> None:
-        memory()
+        forget()
         tune = Tune(replace(points, recorded={}), store)
         order: dict[str, int] = {}
 
