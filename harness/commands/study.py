@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from harness.commands.prepare import Prepared, check_work, prepare, storage_of
 from harness.commands.train import (
@@ -29,10 +29,10 @@ from harness.planning.point import TARGET, PointFile
 from harness.planning.request import from_json
 from harness.planning.resolve import resolve
 from harness.planning.runs import Plan
-from harness.search.points import Points, State, Trial, Watch
+from harness.search.points import Points, Trial, Watch
 from harness.search.request import Point, TuneRequest
 from harness.search.space import check_metric, check_varied, requested_space
-from harness.search.study import first_points, study_name, summaries, trials_of, unfinished
+from harness.search.study import first_points, study_name, summary, trials_of, unfinished
 from harness.search.study import opened as opened_study
 from harness.specs import SHARED_PHASES
 from harness.storage import Storage, weights_of
@@ -303,19 +303,12 @@ def recorded_studies(store: Store) -> list[dict[str, Any]]:
     for stored in store.requests():
         asked.setdefault(stored.study, stored)
     found = []
-    for name, (states, best, metric) in summaries(store).items():
-        stored = asked.get(name, StoredRequest("", {}))
-        found.append(
-            {
-                "study": name,
-                "table": stored.table,
-                "row": without_folders(", ".join((stored.values and from_json(stored.values).methods) or ())),
-                **{state: states[state] for state in get_args(State)},
-                "metric": metric,
-                "best": best,
-                "started_at": stored.asked_at,
-            }
-        )
+    for name in store.studies():
+        study, stored = begun_study(store, name), asked.get(name, StoredRequest("", {}))
+        if study and study.get_trials(deepcopy=False):
+            row = without_folders(", ".join((stored.values and from_json(stored.values).methods) or ()))
+            where = {"study": name, "table": stored.table, "row": row}
+            found.append({**where, **summary(study), "started_at": stored.asked_at})
     return sorted(found, key=lambda study: -study["started_at"])
 
 

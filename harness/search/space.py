@@ -146,8 +146,6 @@ class Range(Choice):
         for name in ("low", "high"):
             with placed(name):
                 read[name] = tunable.value(getattr(self, name))
-                if isinstance(read[name], (bool, str)):
-                    raise ValueError(f"{tunable.path} takes no numbers, and has no range; give a choice: [...]")
         kind = type(read["low"])
         if self.step and kind(self.step) != self.step:
             raise MisplacedError(["step"], f"{tunable.path} is a whole number, and {self.step:.15g} is not")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, takewhile
-from typing import Any
+from typing import Any, get_args
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
@@ -23,7 +23,7 @@ from harness.search.request import Point
 from harness.search.space import ResolvedSpace
 from harness.specs import digest_of, trained_again
 from harness.store import Store
-from harness.store.studies import begun_study, database_errors, storage_of
+from harness.store.studies import database_errors, storage_of
 
 NOTES = "harness"
 """The attribute of Optuna's trials for how they ended, where they did not repeat another: 'state' and 'reason'. In older studies 'not done', why
@@ -122,18 +122,18 @@ def unfinished(trial: Trial, retry: bool = False) -> bool:
     )
 
 
-def summaries(store: Store) -> dict[str, tuple[Counter[State], float | None, str]]:
-    """The studies of a store that have trials: how many are in each state, the mean of the best one, and the metric, as the study itself says it; nothing is planned."""
-    found = {}
-    for name in store.studies():
-        study, ends = begun_study(store, name), dict[frozenset[Any], tuple[State, float | None]]()
-        for each in study.get_trials(deepcopy=False) if study else ():
-            notes = notes_of(each)
-            if "state" in notes or each.state == TrialState.RUNNING:
-                state = notes.get("state", "running")
-                sound = each.state == TrialState.COMPLETE and state == "complete" and "not done" not in notes
-                ends[key_of(each.params)] = state, each.values[0] if sound else None
-        if study and ends:
-            best = max((mean for _, mean in ends.values() if mean is not None), default=None)
-            found[name] = (Counter(state for state, _ in ends.values()), best, (study.metric_names or [""])[0])
-    return found
+def summary(study: optuna.Study) -> dict[str, Any]:
+    """How many trials of a study are in each state, its metric, and the mean of its best trial, as the study itself says it; nothing is planned."""
+    ends: dict[frozenset[Any], tuple[State, float | None]] = {}
+    for each in study.get_trials(deepcopy=False):
+        notes = notes_of(each)
+        if "state" in notes or each.state == TrialState.RUNNING:
+            state = notes.get("state", "running")
+            sound = each.state == TrialState.COMPLETE and state == "complete" and "not done" not in notes
+            ends[key_of(each.params)] = state, each.value if sound else None
+    states = Counter(state for state, _ in ends.values())
+    best = max((mean for _, mean in ends.values() if mean is not None), default=None)
+    return {state: states[state] for state in get_args(State)} | {
+        "metric": (study.metric_names or [""])[0],
+        "best": best,
+    }

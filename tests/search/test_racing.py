@@ -55,11 +55,6 @@ def test_it_looks_never_at_the_end_and_tests_only_there(replicates: list[tuple[i
         assert not paired([0.0] * done, [1.0] * len(replicates), replicates) or done in found
 
 
-def test_it_says_the_numbers() -> None:
-    sentence = racing.paired([0.70, 0.72, 0.71], [0.80, 0.81, 0.82] * 2, replicates_of(3, 2), "trial 4")
-    assert sentence == "paired t -17.3 over 3 subsets against trial 4 (limit -2.9): 10.0 points worse"
-
-
 @given(looked())
 def test_it_is_the_paired_t_test_of_one_seed_or_one_subset_and_else_crossed(case: Any) -> None:
     """Against scipy's, and the mean squares as loops."""
@@ -116,10 +111,3 @@ def test_a_point_as_good_as_the_incumbent_is_dropped_at_most_at_the_error_rate(
     pairs = zip(scores[::2], scores[1::2], strict=True)
     dropped = [any(paired(ours[:done], theirs, replicates) for done in looks(replicates)) for ours, theirs in pairs]
     assert np.mean(dropped) - 3 * math.sqrt(ERROR_RATE / len(dropped)) < ERROR_RATE
-
-
-def test_a_race_saves_half_of_the_runs_that_cannot_win() -> None:
-    replicates = replicates_of(5, 3)
-    best, *others = simulated(5, 3, 200, better=15.0).tolist()
-    first = [next((d for d in looks(replicates) if paired(v[:d], best, replicates)), 15) for v in others]
-    assert np.mean(first) < 7.5

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 import pickle
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from search.small import explored, request
 
 from harness.errors import UserError
@@ -23,9 +19,8 @@ from harness.planning.request import Request, parse_override
 from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
 from harness.planning.table import load_table, table_names
-from harness.search.space import ResolvedSpace, Space, check_metric, check_varied, load_space, space_names, tunable_at
+from harness.search.space import ResolvedSpace, check_metric, check_varied, load_space, space_names, tunable_at
 from harness.tasks.task import TASKS
-from harness.yaml_files import parse_yaml
 
 SPACES = {name: load_space(name) for name in space_names()}
 TABLES = {name: load_table(name) for name in table_names()}
@@ -95,55 +90,9 @@ def test_all_that_a_space_proposes_under_any_preset_lies_in_it_and_runs(name: st
                 runnable(space, point)
 
 
-# ----------------------------------------------------------------------------------------------------- any space
-
-LOG = {"low": 0.02, "high": 0.5, "log": True}
-
-
-@st.composite
-def any_search(draw: st.DrawFn) -> dict[str, Any]:
-    """A space of CMLM with ranges of every kind in any order, and its default point."""
-    low, high = draw(st.tuples(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3)).map(sorted).filter(lambda x: x[0] < x[1]))
-    step, epochs = draw(st.sampled_from([0.01, 0.05, 0.1, 0.15])), draw(st.sets(st.integers(1, 50), min_size=1))
-    search: dict[str, Any] = {
-        "temperature": {**LOG, "when": {"contrast": draw(st.sampled_from(["simclr", ["simclr"]]))}},
-        "cmlm.p_c": {"low": 0.1, "high": round(0.1 + draw(st.integers(1, 5)) * step, 6), "step": step},
-        "contrast": {"choice": draw(st.permutations(["simsiam", "simclr"]))},
-        "num_views": {"low": 1, "high": 4, **draw(st.sampled_from([{}, {"log": True}, {"step": 1}]))},
-        "mlm": {"choice": [True, False], "when": {"cmlm.contrast": ["simsiam", "simclr"]}},
-        "fine_tune.epochs": {"choice": [*epochs]},
-        "alpha": {"low": low, "high": high, "log": draw(st.booleans())},
-    }
-    defaults = {"temperature": 0.07, "p_c": 0.1, "contrast": "simclr", "num_views": 1, "mlm": True, "alpha": low}
-    defaults["fine_tune.epochs"] = min(epochs)
-    order = sorted(draw(st.permutations(list(search))), key=lambda key: key != "contrast")  # parents first
-    return {**HEAD, "defaults": defaults, "search": {key: search[key] for key in order}}
-
-
-HEAD: dict[str, Any] = {"name": "own", "title": "t", "method": "cmlm", "table": "few_shot"}
-
-
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
-@given(any_search(), st.integers(0, 2**31))
-def test_any_proposed_point_lies_in_the_space_and_is_read_back(written: dict[str, Any], seed: int) -> None:
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    space = explored(parse_yaml(json.dumps(written), Space, "own.yaml"))
-    paths = [*space.parameters]
-    assert all(paths.index(parent) < paths.index(path) for path, p in space.parameters.items() for parent in p.when)
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
-    study.enqueue_trial(space.defaults)
-    for number in range(4):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            point = space.define(trial := study.ask())
-        assert number or point == space.defaults
-        assert within(space, point)
-        assert read_back(space, point)
-        study.tell(trial, 0.0)
-
-
 # ----------------------------------------------------------------------------------------------------- mistakes
 
+HEAD: dict[str, Any] = {"name": "own", "title": "t", "method": "cmlm", "table": "few_shot"}
 KEYS = {
     "method": "cmlm",
     "defaults": "{alpha: 0.5}",
