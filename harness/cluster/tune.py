@@ -20,7 +20,7 @@ from ray import tune
 from harness.cluster.ledger import LOOK_SECONDS, StopRequests, ask
 from harness.cluster.proposals import Proposals
 from harness.cluster.stages import Stages
-from harness.cluster.worker import ASK_SECONDS, TokenCache, result_of, start_worker, submit
+from harness.cluster.worker import ASK_SECONDS, TokenCache, result_of, slots_of, start_worker, submit
 from harness.encoders.tokens import Vocabulary
 from harness.errors import StoppedError, UserError, first_line
 from harness.execution import Execution, WorkerSetup
@@ -39,37 +39,27 @@ NO_CPU = {"memory": 1.0}
 """One byte: the resources of a trial that only drives a worker group. It must take none that the ranks need."""
 
 
-def explore(
-    proposals: Proposals,
-    parameters: Mapping[str, Any],
-    *,
-    execution: Execution,
-    concurrent: int,
-    stop_requests: StopRequests,
-) -> None:
-    """Run the trials of a study, until `stop_requests` ends them. `parameters`: of `HarnessTrial`.
+def explore(proposals: Proposals, stop_requests: StopRequests, execution: Execution, **parameters: Any) -> None:
+    """Run the trials of a study, until `stop_requests` ends them. `parameters`: the others of `HarnessTrial`.
 
     Raises an error that ends the study (a worker group that does not start); an error of one trial stands in its row.
     """
-
     for logger in ("ray.tune", "ray.train", "ray._private"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module="ray|optuna")
     handler = signal.getsignal(signal.SIGUSR1)
     # A trial's process takes no resources; its worker's stand in the same placement group, so that both start together. A worker group has its own.
     bundles = [NO_CPU] if execution.num_workers > 1 else [{}, execution.resources]
-    ended = threading.Event()
+    trial, ended = tune.with_parameters(HarnessTrial, execution=execution, **parameters), threading.Event()
     threading.Thread(target=watch, args=(stop_requests, proposals, ended), daemon=True).start()
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Tune writes files that nobody reads
             tune.Tuner(
-                tune.with_resources(
-                    tune.with_parameters(HarnessTrial, **parameters), tune.PlacementGroupFactory(bundles)
-                ),
+                tune.with_resources(trial, tune.PlacementGroupFactory(bundles)),
                 tune_config=tune.TuneConfig(
                     search_alg=proposals,
                     num_samples=-1,  # until there is no further point
-                    max_concurrent_trials=concurrent,
+                    max_concurrent_trials=slots_of(execution),
                     reuse_actors=True,
                 ),
                 run_config=tune.RunConfig(

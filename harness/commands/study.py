@@ -225,7 +225,7 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Wa
         from harness.cluster.ledger import StopRequests, start_ledger
         from harness.cluster.proposals import Proposals
         from harness.cluster.tune import explore
-        from harness.cluster.worker import TokenCache, slots_of
+        from harness.cluster.worker import TokenCache
 
         storage = storage_of(request, store)
         storage.probe()
@@ -235,16 +235,6 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Wa
         for stage in plan.stages.values():
             token_cache.references(stage)
         shared = shared_weights(points)
-        setup = worker_setup_of(request, [located], storage, settled)
-        parameters = {
-            "points": points,
-            "worker_setup": setup,
-            "vocabulary": tokeniser.vocabulary,
-            "references": token_cache.made,
-            "ledger": ledger,
-            "execution": settled,
-            "retry": request.retry,
-        }
         with show(opened, dashboard) as shown:
 
             def watch(kind: str, trial: Trial) -> None:
@@ -255,10 +245,14 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Wa
 
             explore(
                 Proposals(opened.optuna, points, store, watch, opened.request.seed, request.retry),
-                parameters,
-                execution=settled,
-                concurrent=slots_of(settled),
-                stop_requests=stop_requests,
+                stop_requests,
+                settled,
+                points=points,
+                worker_setup=worker_setup_of(request, [located], storage, settled),
+                vocabulary=tokeniser.vocabulary,
+                references=token_cache.made,
+                ledger=ledger,
+                retry=request.retry,
             )
         opened.stopped = stop_requests.over
         if not opened.stopped:
