@@ -99,7 +99,7 @@ def infer_task(name: str, described: Description, option: Option, source: TextSo
     title = "".join(c for c in _stem(name) if c.isprintable())[:60] or "data"
     found = {
         "name": task_name(name),
-        "title": title if title != task_name(name) else None,
+        "title": title,
         "data": place,
         "columns": text,
         "label": label,

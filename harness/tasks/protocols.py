@@ -253,7 +253,7 @@ class KShotProtocol(OwnProtocol):
     def sizes(self, task: Task, source: TextSource) -> tuple[int, ...]:
         """The paper's K, or the largest that the rarest class gives for training and dev."""
         _, _, counts = self._groups(task, self._pool(task, source))
-        return (max(1, min(self.PAPER_SIZE, min(counts) // 2)),)
+        return (max(1, min(self.PAPER_SIZE, int(counts.min()) // 2)),)
 
     def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
         return self._drawn(task, source, size, subset)[0]
@@ -286,13 +286,12 @@ class KShotProtocol(OwnProtocol):
         return source.once(("K-shot pool", self, task), make)
 
     @staticmethod
-    def _groups(task: Task, rows: Rows) -> tuple[NDArray[np.int64], tuple[str, ...], list[int]]:
+    def _groups(task: Task, rows: Rows) -> tuple[NDArray[np.int64], tuple[str, ...], NDArray[np.int64]]:
         """The group of each row, the names of the groups, and their rows. Raises UserError where the task has no groups."""
         codes, names = task.kind.sampled_groups(rows.gold)
         if not names:
             raise without_classes(task)
-        counts: list[int] = np.bincount(codes, minlength=len(names)).tolist()
-        return codes, names, counts
+        return codes, names, np.bincount(codes, minlength=len(names))
 
     def _drawn(self, task: Task, source: TextSource, size: int, subset: int) -> tuple[Rows, Rows]:
         """The training rows and the dev rows of a subset. Raises UserError where a class has too few."""

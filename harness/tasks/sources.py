@@ -44,7 +44,6 @@ OTHER_DATASETS = {
     "squad_v2": f"{HUB}rajpurkar/squad_v2",
 }
 """Tasks that are no part of GLUE. Where there is no validation, test is our dev."""
-SHOWN_NAMES = 12
 T = TypeVar("T")
 ALL_ROWS = "all rows"
 """The split that holds every row of data without splits: of one file, or of a data set with one split."""
@@ -190,19 +189,17 @@ class TextSource:
         return rows
 
     def _file(self, task: Task, place: Path, split: str) -> Path:
-        found = file_of(place, split)
-        if found is None and self._folder and not task.data and not place.is_dir():
+        if found := file_of(place, split):
+            return found
+        if self._folder and not task.data and not place.is_dir():
             there = _names(path for path in _inside(self._folder) if path.is_dir())
             raise UserError(
                 f"{self._folder}: there is no folder '{task.name}' (folders: {there}); add {task.name}/{split}.parquet."
             )
-        if found is None:
-            there = _names(_inside(place))
-            other = f", or name yours under splits in the YAML of {task.name}" if task.own else ""
-            raise UserError(
-                f"{place}: there is no {split}.parquet, {split}.csv or {split}.jsonl (there: {there}); add one of them{other}."
-            )
-        return found
+        other = f", or name yours under splits in the YAML of {task.name}" if task.own else ""
+        raise UserError(
+            f"{place}: there is no {split}.parquet, {split}.csv or {split}.jsonl (there: {_names(_inside(place))}); add one of them{other}."
+        )
 
 
 def _unlabelled_rows(task: Task) -> Rows:
@@ -231,7 +228,7 @@ def file_of(place: Path, split: str) -> Path | None:
     Raises UserError for two files of one split, and for one that holds it by its name but is not read: a folder, a
     format such as TSV, a shard of several.
     """
-    there = sorted(_inside(place))
+    there = _inside(place)
     names = [*(f"{split}{ending}" for ending in FORMATS), Path(HUB_FILE.format(task="", split=split)).name]
     found = [path for path in there if path.name in names]
     if len(found) > 1:
@@ -250,15 +247,13 @@ def file_of(place: Path, split: str) -> Path | None:
 def _inside(folder: Path) -> list[Path]:
     """The entries of a folder; none where there is no folder. Raises UserError where it cannot be read."""
     try:
-        return list(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+        return sorted(folder.iterdir()) if folder.is_dir() else []
     except OSError as error:
         raise UserError(f"{folder}: cannot be read ({error.strerror}).") from None
 
 
 def _names(paths: Iterable[Path]) -> str:
-    return some_of(sorted(path.name for path in paths), SHOWN_NAMES) or "none"
+    return some_of([path.name for path in paths], 12) or "none"
 
 
 def open_source(data: str | os.PathLike[str] | None = None, where: str = "--data") -> TextSource:

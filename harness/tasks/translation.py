@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from harness.store import Store
 
 MODELS = {"opus-mt": "Helsinki-NLP/opus-mt-{}-{}", "wmt19": "facebook/wmt19-{}-{}"}
-PACKAGES = {"marian": ("sentencepiece", "sacremoses"), "fsmt": ("sacremoses",)}
-"""What the tokenizers of a model type import. Marian's does without sacremoses, but then leaves the punctuation as it is: other tokens."""
+FAMILIES = ("marian", "fsmt")
+PACKAGES = ("sentencepiece", "sacremoses")
+"""What their tokenizers import. Marian's does without sacremoses, but then leaves the punctuation as it is: other tokens."""
 FILES, WEIGHTS = ("*.json", "*.spm", "*.txt"), ("*.safetensors", "pytorch_model*.bin")
 TARGET_CODE = {"opus-mt-en-zh": ">>cmn_Hans<<"}
 """Models of several target languages, by the last part of their name: the token that their card asks for."""
@@ -270,12 +271,12 @@ class _Model:
             family = str(json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"])
         except (OSError, ValueError, KeyError, TypeError):
             family = "unknown"
-        if family not in PACKAGES or not _weights(folder):
+        if family not in FAMILIES or not _weights(folder):
             raise UserError(
                 f"{where}: {folder} holds no Marian (opus-mt) or FSMT (wmt19) model with its weights, but one of type "
                 f"'{family}'; name another, or fetch it again."
             )
-        if missing := [package for package in PACKAGES[family] if importlib.util.find_spec(package) is None]:
+        if missing := [package for package in PACKAGES if importlib.util.find_spec(package) is None]:
             raise NotAtHand(f"{where}: its tokenizer needs a Python package; run `pip install {' '.join(missing)}`.")
         return cls(folder, TARGET_CODE.get(Path(name).name, ""))
 

@@ -194,7 +194,7 @@ class TestNames:
         (tmp_path / "config.json").write_text('{"model_type": "fsmt"}')
         (tmp_path / "model.safetensors").write_bytes(b"")
         monkeypatch.setattr(translation.importlib.util, "find_spec", lambda name: None)
-        assert "run `pip install sacremoses`" in said(f"{tmp_path}+{tmp_path}", error=NotAtHand)
+        assert "run `pip install sentencepiece sacremoses`" in said(f"{tmp_path}+{tmp_path}", error=NotAtHand)
 
 
 class TestFile:
