@@ -23,7 +23,6 @@ from harness.planning.request import (
     LABELLED,
     OWN_DATA,
     Request,
-    encoder_names,
     from_json,
     has_rows,
     is_own,
@@ -173,10 +172,8 @@ def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
 
 
 def _of_preset(table: Table, request: Request) -> Request:
-    """The request with the encoders of its preset where these are several, and without what names the preset's data."""
+    """The request without what names the data of its preset."""
     preset = table.presets.get(request.preset or table.preset_for(request.encoder))
-    if preset and not request.encoder and len(encoder_names(preset.encoder)) > 1:
-        request = replace(request, encoder=preset.encoder)
     if preset and request.data in (OWN_DATA, preset.data) and not Path(request.data).is_dir():
         request = replace(request, data=None)  # a name for where its tasks come from, as captions print it
     return request

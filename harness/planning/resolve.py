@@ -25,7 +25,7 @@ from harness.planning.recipe import (
     read_value,
     replaced,
 )
-from harness.planning.request import OWN_DATA, YAML, Override, Request, encoder_names, value_of
+from harness.planning.request import OWN_DATA, YAML, Override, Request, value_of
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ByTask, ResolvedRow, Row, drawn, on_encoder, rows_named
 from harness.planning.table import Column, Preset, Table
@@ -65,7 +65,7 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     if name not in table.presets:
         raise unknown("preset", name, table.presets, f"{request.origin('preset')} of table {table.name}")
     preset = table.presets[name]
-    named = request.encoders or encoder_names(preset.encoder)
+    named = request.encoders or (preset.encoder,)
     short = [each if each.startswith(NEW) else each.rstrip("/").rpartition("/")[2] for each in named]
     encoders = dict(zip(named, short if len({*short}) == len(short) else named, strict=True))
     here, rows = table.under(preset), _rows(table, preset, request)

@@ -124,22 +124,17 @@ class Figure(Strict):
         return float(value)
 
 
-def _listed(value: object) -> object:
-    return ",".join(map(str, value)) if isinstance(value, list) else value
-
-
 DATA = ("pre_train", "translator")
 DESIGN = ("max_length", "selection_every", "tasks", "sizes", "subsets", "seeds")
 """With `DATA` what a preset replaces of a table."""
 
 
 class Preset(Strict):
-    """What a preset changes; a key left out is the table's. `encoder`: one, or a list of several, whose rows make one table. `subsets` is a count,
-    `methods` names of rows; `draws`: so many points of each grid, drawn at random."""
+    """What a preset changes; a key left out is the table's. `subsets` is a count, `methods` names of rows; `draws`: so many points of each grid,
+    drawn at random."""
 
     description: str
-    encoder: Annotated[str, BeforeValidator(_listed)]
-    encoder_settings: EncoderSettings = EncoderSettings()
+    encoder: str
     data: str = "glue"
     methods: tuple[str, ...] | None = None
     tasks: tuple[str, ...] | None = None
@@ -295,9 +290,8 @@ class Table(Strict):
         """What it has under a preset, by key, before the preset's recipe."""
         here = self.under(preset)
         found = {"max_length": here.max_length, **self.recipe.values}
-        of_encoder, head = (self.encoder_settings, preset.encoder_settings), preset.mlm_head or MlmHead()
-        groups = *(("encoder", each) for each in of_encoder), ("mlm_head", head), ("pre_train", here.pre_train)
-        for group, part in groups:
+        parts = self.encoder_settings, preset.mlm_head or MlmHead(), here.pre_train
+        for group, part in zip(("encoder", "mlm_head", "pre_train"), parts, strict=True):
             found |= {f"{group}.{name}": value for name, value in part or () if value is not None}
         return found
 

@@ -74,15 +74,6 @@ def test_what_is_set_for_a_row_reaches_it_under_each_encoder(folder: Path) -> No
     assert [resolved.optim("fine_tune", 20, 20, row).lr for row in resolved.rows[1::2]] == [0.001, 0.001]
 
 
-def test_a_table_of_ones_own_lists_encoders(folder: Path) -> None:
-    table = Path(api.__file__).parents[1] / "benchmarks" / "few_shot.yaml"
-    text = table.read_text(encoding="utf-8").replace("encoder: bert-tiny", "encoder: [bert, roberta]", 1)
-    (folder / "mine.yaml").write_text(text.replace("name: few_shot", "name: mine", 1), encoding="utf-8")
-    both = planned(None, table="mine.yaml", preset="quick")
-    assert both.resolved.encoder == "bert,roberta"
-    assert list(both.resolved.printed_rows) == ROWS
-
-
 def test_a_bench_trains_what_one_encoder_has_not(
     folder: Path, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
