@@ -33,12 +33,13 @@ def draining_nodes() -> dict[str, int]:
 
 
 def command_line_masked() -> Any:
-    """Inside, a driver that starts or joins Ray tells its dashboard the command line without passwords."""
+    """Inside, a driver that starts or joins Ray tells its dashboard the command line without passwords, and hears SIGTERM by its own handler."""
     from unittest.mock import patch  # asyncio and more, which no worker needs
 
     from ray._private import utils
 
-    return patch.object(utils, "get_entrypoint_name", lambda whole=utils.get_entrypoint_name: masked(whole()))
+    whole = utils.get_entrypoint_name
+    return patch.multiple(utils, get_entrypoint_name=lambda: masked(whole()), set_sigterm_handler=lambda handler: None)
 
 
 def orphaned_placement_groups() -> list[Any]:

@@ -8,9 +8,10 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -108,13 +109,16 @@ def _remove(folder: str) -> None:
 
 @contextmanager
 def _own_handler() -> Iterator[None]:
-    """Restore the command's handler of SIGTERM: Ray's ends the process, or prints a stack trace."""
-    before = signal.getsignal(signal.SIGTERM)
+    """A SIGTERM that comes while Ray starts is heard once it has: raised in Ray's forks it would be lost, and Ray's own handler prints a stack trace."""
+    came, main = list[int](), threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number)) if main else None
     try:
         yield
     finally:
-        with suppress(ValueError):  # another thread, where Ray sets none
+        if main:
             signal.signal(signal.SIGTERM, before)
+            for number in came:
+                signal.raise_signal(number)
 
 
 def _gpus(execution: Execution) -> float:

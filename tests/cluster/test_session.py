@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from ray._private import utils
 
-from harness.cluster.session import session
+from harness.cluster.session import _own_handler, session
 from harness.errors import UserError
 from harness.execution import Execution
 
@@ -53,6 +54,16 @@ def test_a_ray_that_does_not_start_keeps_its_logs_where_the_error_says(
         assert "(The node timed out. More.)" in str(caught.value)
         assert f"logs are in {folders[0]}." in str(caught.value)
         assert (folders[0] / "r" / "session_1" / "logs").is_dir()
+
+
+def test_a_signal_while_ray_starts_is_heard_once_it_has() -> None:
+    heard = list[int]()
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    with _own_handler():
+        signal.raise_signal(signal.SIGTERM)
+        assert not heard
+    assert heard == [signal.SIGTERM]
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_a_ray_of_the_callers_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
