@@ -168,7 +168,7 @@ def aggregate(
     """Every cell of a resolved table.
 
     `results`: of the schema; those outside the design are left out. `test_rows`: number of test examples scored, by column
-    id. `not_comparable`: further reasons by column id, '' for all. `skipped`: by (row, task), why a method is not run on a
+    id. `not_comparable`: further reasons by column id. `skipped`: by (row, task), why a method is not run on a
     task. Raises ValueError when one place of the design has two results.
     """
     results = placed(results, resolved.places)
@@ -177,6 +177,22 @@ def aggregate(
     runs_at, counted_at = (dict(iter(each.groupby(CELL, sort=False))) for each in (runs, counted))
     columns = (*resolved.columns, *([AVERAGE] if has_average(resolved) else []))
     cells: dict[Place, Cell] = {}
+
+    def incomparable(rows: Sequence[ResolvedRow], column: str) -> Iterator[str]:
+        """Why a cell of this row and column is not comparable with the paper's, whatever its runs."""
+        yield from resolved.incomparable
+        if resolved.aggregate.center != "mean" or len(rows) > 1:
+            yield "the interval of a verdict holds for the mean of all runs of one configuration"
+        for row in rows:
+            yield from resolved.row_incomparable(row)
+        spec, actual = resolved.columns[column], test_rows.get(column)
+        if resolved.comparable and actual is None:
+            yield f"{spec.title}: the number of test examples is not known"
+        elif resolved.comparable and spec.test_rows is not None and actual != spec.test_rows:
+            yield f"{spec.title}: {actual} test examples instead of {spec.test_rows}"
+        if why := not_comparable.get(column):
+            yield f"{spec.title}: {why}"
+
     for size in resolved.sizes:
         for place in itertools.product([size], resolved.printed_rows, columns):
             _, row, column = place
@@ -192,8 +208,7 @@ def aggregate(
                 cells[place] = Cell(notes=(Note("skipped", skip),), skip=skip)
                 continue
             cell = _cell_of_runs(resolved, size, rows, runs_at.get(place, runs[:0]), kept)
-            why = _reasons(resolved, rows, column, test_rows, not_comparable)
-            cells[place] = _verdict(resolved, place, cell, why, kept)
+            cells[place] = _verdict(resolved, place, cell, incomparable(rows, column), kept)
         for place in itertools.product([size], resolved.averages, resolved.columns):
             members = [(size, row, place[2]) for row in resolved.averages[place[1]]]
             scores = [counted_at.get(each, counted[:0]) for each in members]
@@ -325,31 +340,6 @@ def _average(
 
 
 # ------------------------------------------------------------------------------------------------------------ verdicts
-
-
-def _reasons(
-    resolved: ResolvedTable,
-    rows: Sequence[ResolvedRow],
-    column: str,
-    test_rows: Mapping[str, int],
-    stated: Mapping[str, str],
-) -> Iterator[str]:
-    """Why a cell of this row and column is not comparable with the paper's, whatever its runs. `stated`: reasons of the data by column, and of
-    all columns under ''."""
-    yield from resolved.incomparable
-    if resolved.aggregate.center != "mean" or len(rows) > 1:
-        yield "the interval of a verdict holds for the mean of all runs of one configuration"
-    for row in rows:
-        yield from resolved.row_incomparable(row)
-    spec, actual = resolved.columns[column], test_rows.get(column)
-    if resolved.comparable and actual is None:
-        yield f"{spec.title}: the number of test examples is not known"
-    elif resolved.comparable and spec.test_rows is not None and actual != spec.test_rows:
-        yield f"{spec.title}: {actual} test examples instead of {spec.test_rows}"
-    if stated.get(""):
-        yield stated[""]
-    if stated.get(column):
-        yield f"{spec.title}: {stated[column]}"
 
 
 def family(resolved: ResolvedTable) -> int:

@@ -171,12 +171,11 @@ def messy(r: ResolvedTable) -> list[Result]:
 def test_the_order_of_replicates_changes_no_byte() -> None:
     r = resolved(average=True)
     runs, other = messy(r), replace(CAPTION, hardware=CAPTION.hardware[::-1])
-    first, formats = filled(r, runs, rows_of(r)), ("text", "md", "latex", "csv", "json")
+    first, formats = filled(r, runs, rows_of(r)), ("text", "latex", "json")
     random.Random(0).shuffle(runs)
     second = filled(r, runs, rows_of(r))
     for format in formats:
         assert render(second, other, format) == render(first, CAPTION, format)
-        assert render(first, CAPTION, format).endswith("\n")
 
 
 def test_tables_show_points_with_two_decimals_and_the_papers_row() -> None:
