@@ -80,7 +80,10 @@ def classifier(name: str, *, store: str | None = None, storage: str | None = Non
     if not path.is_dir() and not re.fullmatch("[0-9a-f]+", name):
         raise UserError(f"{name}: there is no such folder; name one that 'harness export' wrote, or the key of a run.")
     if not path.is_dir():
-        return _of_run(name, store, storage)
+        run = recorded(store, name)
+        if not run.stage.data.kind:
+            raise UserError(f"{run.key[:12]} ({run.stage.phase}) predicts nothing; name a run that was fine-tuned.")
+        return classifier_of(trained_model(run, None, storage=storage))
     try:
         model = _of_folder(path)
         model.columns_of([("a",) * (len(model.columns) or 1)])
@@ -131,13 +134,6 @@ def _of_folder(folder: Path) -> Classifier:
         reading = reading_of(Data(RowSet("texts"), max_length=length, spans=spans))
     device, precision = "cuda" if torch.cuda.is_available() else "cpu", stage.optim.precision if stage else "fp32"
     return Classifier(str(folder), made.to(device), tokeniser, kind, columns, reading, precision, device)
-
-
-def _of_run(key: str, store: str | None, storage: str | None) -> Classifier:
-    stage = recorded(store, key)
-    if not stage.stage.data.kind:
-        raise UserError(f"{stage.key[:12]} ({stage.stage.phase}) predicts nothing; name a run that was fine-tuned.")
-    return classifier_of(trained_model(stage, None, storage=storage))
 
 
 def classifier_of(model: TrainedModel) -> Classifier:

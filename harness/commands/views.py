@@ -20,7 +20,7 @@ from harness.paths import without_folders
 from harness.planning.aggregation import AVERAGE
 from harness.planning.request import encoder_names
 from harness.planning.row import on_encoder
-from harness.planning.table import HOURS, Column
+from harness.planning.table import HOURS
 from harness.scores import answers, example_counts, frame_of, hardware, results_of
 from harness.specs import Run
 from harness.store import DEFAULT_URL, Store, StoredSeal
@@ -139,36 +139,26 @@ def differences_of(
 ) -> View:
     """`region`: on the metric's own scale. `items`: test items become a factor. Each difference is planned or exploratory by the seals of the store, whose
     comparisons are in the family too."""
-    grouped = [c.title for c in prepared.resolved.columns.values() if _unit(prepared, c)]
-    if items and prepared.textless and grouped:
-        raise UserError(f"--items: texts say which examples of {listed(grouped)} go together: {prepared.textless}.")
-    runs, store = prepared.plan.runs, prepared.store
+    plan, store, known, units = prepared.plan, prepared.store, None, dict[str, list[str]]()
+    if items:
+        tasks = {column.title: plan.tasks[column.task].task for column in prepared.resolved.columns.values()}
+        texts = {title: task.columns[task.unit] for title, task in tasks.items() if task.unit is not None}
+        if prepared.textless and texts:
+            raise UserError(f"--items: texts say which examples of {listed(texts)} go together: {prepared.textless}.")
+        for column in prepared.resolved.columns.values():
+            if METRICS[column.metric].per_item is not None:
+                unit = f"all examples of one {texts[column.title]}" if column.title in texts else "one example"
+                units.setdefault(unit, []).append(column.title)
+        known = answers(plan, store, grid.results)
+    said = ", ".join(f"{unit} ({listed(titles)})" for unit, titles in units.items()) or "one example"
     seals = store.seals(prepared.resolved.table.name)
 
     def follow(found: Sequence[Difference], named: str) -> tuple[str, set[int], str]:
-        rule = rule_of(grid, named, region, items)
-        seal, planned, line = followed(grid, found, rule, runs, seals, runs_began(store, runs) if seals else {})
+        rule, began = rule_of(grid, named, region, items), runs_began(store, plan.runs) if seals else {}
+        seal, planned, line = followed(grid, found, rule, plan.runs, seals, began)
         return seal.digest if seal else "", planned, line
 
-    known = answers(prepared.plan, store, grid.results) if items else None
-    return differences(grid, against, region, known, unit=_test_item(prepared), follow=follow)
-
-
-def _unit(prepared: Prepared, column: Column) -> str:
-    """The text column that a test item of a column has; empty where an item is one example."""
-    task = prepared.plan.tasks[column.task].task
-    return "" if task.unit is None else task.columns[task.unit]
-
-
-def _test_item(prepared: Prepared) -> str:
-    """What a test item is in each column, for people."""
-    units: dict[str, list[str]] = {}
-    for column in prepared.resolved.columns.values():
-        if METRICS[column.metric].per_item is not None:
-            text = _unit(prepared, column)
-            units.setdefault(f"all examples of one {text}" if text else "one example", []).append(column.title)
-    said = ", ".join(f"{unit} ({listed(titles)})" for unit, titles in units.items())
-    return f"A test item is {said or 'one example'}."
+    return differences(grid, against, region, known, unit=f"A test item is {said}.", follow=follow)
 
 
 def detections_of(prepared: Prepared, wanted: float, duration: Callable[[float], str] = "{:.1f} h".format) -> View:

@@ -16,7 +16,6 @@ from harness.errors import UserError
 from harness.methods import METHODS
 from harness.planning.aggregation import AVERAGE
 from harness.planning.resolved import ResolvedTable
-from harness.planning.row import Row
 from harness.planning.table import HOURS, SIZE, Figure
 from harness.views.cells import Grid, has_average
 from harness.views.view import View
@@ -76,7 +75,10 @@ def figure_of(resolved: ResolvedTable) -> Figure:
 def points_of(grid: Grid) -> pd.DataFrame:
     """The points of a table's figure by column, size and x."""
     r, shown = grid.resolved, figure_of(grid.resolved)
-    of_line = {title: _line(rows[0], shown) for title, rows in r.printed_rows.items()}
+    of_line = {}
+    for title, (row, *_) in r.printed_rows.items():
+        before = "+".join(METHODS[part].title for part in row.pre_train.split("+") if part)
+        of_line[title] = row.line or (row.title if shown.x == SIZE else before)
     several = len({*of_line.values()}) > 1
     columns = {name: (column.title, column.metric) for name, column in r.columns.items()}
     columns |= {AVERAGE: ("Avg", "average")} if has_average(r) else {}
@@ -99,12 +101,6 @@ def points_of(grid: Grid) -> pd.DataFrame:
     lines = [*dict.fromkeys(point["series"] for point in found)]
     found.sort(key=lambda p: (order.index(p["column"]), p["size"], lines.index(p["series"]), p["x"] or 0))
     return pd.DataFrame(found, columns=POINT, dtype=object)
-
-
-def _line(row: Row, shown: Figure) -> str:
-    """The name of the line that a row is on."""
-    before = "+".join(METHODS[part].title for part in row.pre_train.split("+") if part)
-    return row.line or (row.title if shown.x == SIZE else before)
 
 
 def figure_view(grid: Grid) -> View:

@@ -188,19 +188,14 @@ def _term_lines(grid: Grid) -> Iterator[str]:
     r = grid.resolved
     yield from means_lines(grid, "marks")
     if has_average(r) and any(not cell.skip for (_, _, column), cell in grid.cells.items() if column == AVERAGE):
-        yield _average_line(r)
+        names = "; ".join(listed(r.columns[column].title for column in group) for group in r.average_over)
+        over = "the columns" if r.aggregate.average_over is None else names
+        within = f"{over} within each replicate, then the {r.aggregate.label} over replicates"
+        yield f"Avg: the mean over {f'the cells of {over}' if r.aggregate.average == 'of_cells' else within}."
     for title, rows in r.averages.items():
         spread = "; ±: of all runs of which these are made" if r.aggregate.spread == "std" else ""
         yield f"{title}: the mean over the cells of {listed(rows)}{spread}."
     yield from _selection_lines(grid)
-
-
-def _average_line(r: ResolvedTable) -> str:
-    names = [listed(r.columns[column].title for column in group) for group in r.average_over]
-    columns = "the columns" if r.aggregate.average_over is None else "; ".join(names)
-    if r.aggregate.average == "of_cells":
-        return f"Avg: the mean over the cells of {columns}."
-    return f"Avg: the mean over {columns} within each replicate, then the {r.aggregate.label} over replicates."
 
 
 def _selection_lines(grid: Grid) -> Iterator[str]:

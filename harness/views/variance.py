@@ -6,6 +6,7 @@ Pure. `docs/statistics.md` says how each is estimated.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -57,40 +58,33 @@ def variance(grid: Grid, answers: Answers) -> View:
 def _sources(scores: NDArray[np.float64], items: Items | None) -> list[Source]:
     squares = mean_squares(scores)
     a, b, ab = squares.degrees
-    of = {"test items": _item_source(items, scores.size)}
+    known: dict[str, Sequence[Any]] = {}
+    why = dict.fromkeys(SOURCES, "")
     if ab:
-        for name, square, degrees, count in (
-            ("subset", squares.subset, a, squares.num_seeds),
-            ("seed", squares.seed, b, squares.num_subsets),
-        ):
-            of[name] = _source(*component_interval(square, squares.residual, (degrees, ab), count))
-        of["interaction"] = _source(squares.residual, *variance_interval(squares.residual, ab))
+        known["subset"] = component_interval(squares.subset, squares.residual, (a, ab), squares.num_seeds)
+        known["seed"] = component_interval(squares.seed, squares.residual, (b, ab), squares.num_subsets)
+        known["interaction"] = squares.residual, *variance_interval(squares.residual, ab)
     else:
         varied, single = ("subset", "seed") if a else ("seed", "subset")
         square = squares.subset if a else squares.seed
-        why = f"with one {single} the run's own noise is in it"
-        of[varied] = _source(square, *variance_interval(square, max(a, b)), why=why)
-        of |= {name: _source(why=f"not known from one {single}") for name in (single, "interaction")}
-    total = sum(source["variance"] or 0.0 for source in of.values())
-    for source in of.values():
-        source["share"] = None if source["variance"] is None or not total else source["variance"] / total
-    return [{"source": name, **of[name]} for name in SOURCES]
-
-
-def _source(*values: Any, why: str = "") -> Source:
-    """`values`: a variance and the ends of its interval; none where it is not known."""
-    found = map(float, values) if values else [None] * 3
-    return {**dict(zip(("variance", "low", "high"), found, strict=True)), "why": why}
-
-
-def _item_source(items: Items | None, num_runs: int) -> Source:
+        known[varied] = square, *variance_interval(square, max(a, b))
+        why |= {varied: f"with one {single} the run's own noise is in it"}
+        why |= dict.fromkeys((single, "interaction"), f"not known from one {single}")
     if items is None:
-        return _source(why="known for accuracy, EM and answer F1 on one test set only")
-    if num_runs < 3:
-        return _source(why="not known from two runs, which do not show whether runs lean to one class")
-    if items.variance <= 0:
-        return _source(why="not known, because the runs differ more than the items")
-    return _source(items.variance, *items.interval())
+        why["test items"] = "known for accuracy, EM and answer F1 on one test set only"
+    elif scores.size < 3:
+        why["test items"] = "not known from two runs, which do not show whether runs lean to one class"
+    elif items.variance <= 0:
+        why["test items"] = "not known, because the runs differ more than the items"
+    else:
+        known["test items"] = items.variance, *items.interval()
+    total, sources = sum(float(values[0]) for values in known.values()), list[Source]()
+    for name in SOURCES:
+        variance, low, high = map(float, known[name]) if name in known else [None] * 3
+        share = variance / total if variance is not None and total else None
+        source = {"source": name, "variance": variance, "low": low, "high": high, "share": share}
+        sources.append({**source, "why": why[name]})
+    return sources
 
 
 def _text(source: Source) -> str:
