@@ -12,17 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.commands.prepare import Prepared, check_work, prepare, storage_of
-from harness.commands.train import (
-    Show,
-    check_machine,
-    deadline_of,
-    execution_of,
-    reader,
-    translated,
-    unshown,
-    worker_setup_of,
-)
+from harness.commands.prepare import Prepared, prepare, storage_of
+from harness.commands.train import Show, check_machine, deadline_of, session_of, tokenised_of, translated, unshown
 from harness.errors import UserError
 from harness.paths import check_writable, without_folders
 from harness.planning.point import TARGET, PointFile
@@ -212,26 +203,18 @@ def searched(
 
 def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Watch = lambda kind, trial: None) -> None:
     """Run the trials that are left, until `deadline` (by `time.monotonic()`). Everything that needs ray and torch is imported in here."""
-    from harness.cluster.session import session
-    from harness.encoders.tokens import Tokeniser
-
     points, prepared, store, request = opened.points, opened.prepared, opened.store, opened.request.base
-    plan, located = prepared.plan, prepared.plan.encoders[0]
-    assert located.folder is not None  # unresolved encoders were refused
-    tokeniser = Tokeniser(located.folder)
-    check_work(prepared.items, tokeniser, located, plan.library)
+    plan, located, storage = prepared.plan, prepared.plan.encoders[0], storage_of(request, store)
+    vocabularies, tokenised = tokenised_of(prepared)
     metadata = {"study": opened.name, "space": points.space.name, "encoder": located.name}
-    with session(execution_of(request), metadata) as (dashboard, settled):
+    with session_of(request, [located], storage, metadata) as (dashboard, execution, setup):
         from harness.cluster.ledger import StopRequests, start_ledger
         from harness.cluster.proposals import Proposals
         from harness.cluster.tune import explore
         from harness.cluster.worker import TokenCache
 
-        storage = storage_of(request, store)
-        storage.probe()
-        ledger, read = start_ledger(store, opened.owner), reader(plan, located, tokeniser, store)
+        ledger, token_cache = start_ledger(store, opened.owner), TokenCache(tokenised)
         stop_requests = StopRequests(ledger, deadline)
-        token_cache = TokenCache(lambda rows, data, _: read(rows, data))
         for stage in plan.stages.values():
             token_cache.references(stage)
         shared = shared_weights(points)
@@ -246,10 +229,10 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Wa
             explore(
                 Proposals(opened.optuna, points, store, watch, opened.request.seed, request.retry),
                 stop_requests,
-                settled,
+                execution,
                 points=points,
-                worker_setup=worker_setup_of(request, [located], storage, settled),
-                vocabulary=tokeniser.vocabulary,
+                worker_setup=setup,
+                vocabulary=vocabularies[located.encoder.digest],
                 references=token_cache.made,
                 ledger=ledger,
                 retry=request.retry,

@@ -25,7 +25,7 @@ from harness.tracking import Trackers, check_trackers
 from harness.wording import counted
 
 if TYPE_CHECKING:
-    from harness.encoders.tokens import Examples, Tokeniser
+    from harness.encoders.tokens import Examples, Tokeniser, Vocabulary
 
 Show = Callable[[Any, str], AbstractContextManager[Callable[..., None]]]
 """How the progress of something is shown, with the address of Ray's dashboard ('': it has none): a context in which is passed on each event of a table's
@@ -44,18 +44,16 @@ def deadline_of(request: Request) -> float:
     return math.inf if request.hours is None else time.monotonic() + 3600 * request.hours
 
 
-def execution_of(request: Request) -> Execution:
-    """`gpus_per_run` below 0: 1 where the cluster has GPUs."""
-    gpus = -1.0 if request.gpus_per_run is None else request.gpus_per_run
-    return Execution(request.address, request.slots or 0, gpus, request.cpus_per_run, num_workers=request.num_workers)
+@contextmanager
+def session_of(
+    request: Request, encoders: Sequence[Located], storage: Storage, metadata: dict[str, str]
+) -> Iterator[tuple[str, Execution, WorkerSetup]]:
+    """A session of Ray: the address of its dashboard, what of the request holds there, and what workers on every node are set up with."""
+    from harness.cluster.session import session
 
-
-def worker_setup_of(
-    request: Request, encoders: Sequence[Located], storage: Storage, execution: Execution
-) -> WorkerSetup:
-    """For workers of a session, on every node."""
-    from harness.cluster.worker import for_nodes
-
+    storage.probe()
+    gpus = -1.0 if request.gpus_per_run is None else request.gpus_per_run  # below 0: 1 where the cluster has GPUs
+    asked = Execution(request.address, request.slots or 0, gpus, request.cpus_per_run, num_workers=request.num_workers)
     setup = WorkerSetup(
         {each.encoder.digest: (each.folder.resolve(), each.new_config) for each in encoders if each.folder},
         storage,
@@ -63,7 +61,27 @@ def worker_setup_of(
         dev_points=request.dev_points,
         checkpoint_seconds=60 * request.checkpoint_minutes,
     )
-    return for_nodes(setup, execution)
+    with session(asked, metadata) as (dashboard, execution):
+        from harness.cluster.worker import for_nodes
+
+        yield dashboard, execution, for_nodes(setup, execution)
+
+
+def tokenised_of(
+    prepared: Prepared,
+) -> tuple[dict[str, Vocabulary], Callable[[RowSet, Data, str], tuple[Examples, Any]]]:
+    """By the digest of an encoder its vocabulary, and how the pool gets a row set as a stage of it reads that. Raises UserError as `check_work` does."""
+    from harness.encoders.tokens import Tokeniser
+
+    vocabularies, readers = {}, {}
+    for located in prepared.plan.encoders:
+        assert located.folder is not None  # unresolved encoders were refused
+        tokeniser = Tokeniser(located.folder)
+        check_work(prepared.work_of(located), tokeniser, located, prepared.plan.library)
+        for encoder in (located.encoder, NO_ENCODER):
+            vocabularies[encoder.digest] = tokeniser.vocabulary
+            readers[encoder.digest] = reader(prepared.plan, located, tokeniser, prepared.store)
+    return vocabularies, lambda rows, data, encoder: readers[encoder](rows, data)
 
 
 def reader(
@@ -113,38 +131,18 @@ def train(
 ) -> Prepared:
     """Train the stages that are left, and keep the request. The same table: where stages are left at `deadline` (by
     `time.monotonic()`), `stopped` says why. `watch`: told each event."""
-    from harness.cluster.session import session
-    from harness.encoders.tokens import Tokeniser
-
     request, resolved, plan = prepared.request, prepared.resolved, prepared.plan
-    vocabularies, readers = {}, {}
-    for located in plan.encoders:
-        work = prepared.work_of(located)
-        assert located.folder is not None  # unresolved encoders were refused
-        tokeniser = Tokeniser(located.folder)
-        check_work(work, tokeniser, located, plan.library)
-        for encoder in (located.encoder, NO_ENCODER):
-            vocabularies[encoder.digest] = tokeniser.vocabulary
-            readers[encoder.digest] = reader(plan, located, tokeniser, prepared.store)
+    vocabularies, tokenised = tokenised_of(prepared)
     name, encoders = resolved.table.name, ",".join(located.name for located in plan.encoders)
     metadata = {"table": name, "preset": resolved.preset, "encoder": encoders, "runs": str(len(plan.runs))}
     prepared.store = Store(prepared.store.url)
     prepared.remember()
     storage = storage_of(request, prepared.store)
-    storage.probe()
-    with session(execution_of(request), metadata) as (dashboard, settled):
+    with session_of(request, plan.encoders, storage, metadata) as (dashboard, execution, setup):
         from harness.cluster.pool import Pool
 
-        pool = Pool(
-            prepared.store,
-            worker_setup_of(request, plan.encoders, storage, settled),
-            vocabularies,
-            lambda rows, data, encoder: readers[encoder](rows, data),
-            settled,
-            name,
-            keep_weights=request.keep == "all",
-            deadline=deadline,
-        )
+        keep_all, given = request.keep == "all", (prepared.store, setup, vocabularies, tokenised, execution, name)
+        pool = Pool(*given, keep_weights=keep_all, deadline=deadline)
         best = BestWeights(plan, prepared.store, storage) if request.keep == "best" else None
         try:
             with show(prepared, dashboard) as shown:

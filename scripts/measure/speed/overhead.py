@@ -13,15 +13,15 @@ import itertools
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 from case import Case, Opened
 
-from harness.cluster.session import session
 from harness.commands.prepare import storage_of
-from harness.commands.train import reader, worker_setup_of
+from harness.commands.train import reader, session_of
 from harness.execution import Execution, WorkerSetup
 from harness.store import Store
 
@@ -99,17 +99,17 @@ def start_worker_into(workers: list[Any]) -> Any:
 
 
 def main() -> None:
-    import ray
-
     count, slots = int(sys.argv[2]), int(sys.argv[3])
     opened = Opened(Case.read(sys.argv[1]), Path(sys.argv[4]), count)
     workers: list[Any] = []
     store, request = Store(opened.prepared.store.url), opened.prepared.request
 
-    with session(Execution(slots=slots), {}) as (_, settled):
+    asked, storage = replace(request, slots=slots), storage_of(request, store)
+    with session_of(asked, [opened.plan.encoders[0]], storage, {}) as (_, settled, setup):
+        import ray
+
         from harness.cluster import pool as place
 
-        setup = worker_setup_of(request, [opened.plan.encoders[0]], storage_of(request, store), settled)
         read = reader(opened.plan, opened.plan.encoders[0], opened.tokeniser, store)
         vocabularies = {opened.plan.encoders[0].encoder.digest: opened.tokeniser.vocabulary}
         vars(place)["start_worker"] = start_worker_into(workers)
