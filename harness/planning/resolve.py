@@ -260,22 +260,18 @@ def _read(override: Override, methods: Sequence[str], pre_trained: bool) -> dict
         raise UserError(f"{override.place}: should be a number, a word, true or false, not {value!r}.")
     if group in methods and field:
         return {override.key: value}
-    keys = {name: [f"{name}.{each}" for model in of for each in model.model_fields] for name, of in MODELS.items()}
-    if group not in MODELS or not field:
-        known = [*itertools.chain(*keys.values()), "max_length"]
-        known += [f"{name}.{each}" for name in methods for each in getattr(METHODS.get(name), "model_fields", ())]
-        groups = ["max_length", *(f"{group}.*" for group in (*MODELS, *methods))]
-        raise UserError(
-            f"{override.place}: unknown key '{override.key}'.{hint(override.key, known)} Known: {', '.join(groups)}."
-        )
-    model = next((each for each in MODELS[group] if field in each.model_fields), None)
-    if model is None:
-        raise unknown("key", override.key, keys[group], override.place)
-    try:
-        read = read_value(model, field, value)
-    except ValueError as error:
-        raise UserError(f"{override.place}: {error}.") from None
-    return dict.fromkeys(override.keys, read)
+    known = {f"{name}.{each}": model for name, of in MODELS.items() for model in of for each in model.model_fields}
+    if model := known.get(override.key):
+        try:
+            return dict.fromkeys(override.keys, read_value(model, field, value))
+        except ValueError as error:
+            raise UserError(f"{override.place}: {error}.") from None
+    if group in MODELS and field:
+        raise unknown("key", override.key, [key for key in known if key.startswith(f"{group}.")], override.place)
+    names = [*known, "max_length"]
+    names += [f"{name}.{each}" for name in methods for each in getattr(METHODS.get(name), "model_fields", ())]
+    groups = ", ".join(["max_length", *(f"{group}.*" for group in (*MODELS, *methods))])
+    raise UserError(f"{override.place}: unknown key '{override.key}'.{hint(override.key, names)} Known: {groups}.")
 
 
 def _reached(override: Override, table: Table, rows: Sequence[Row]) -> set[str] | None:
