@@ -93,7 +93,7 @@ def test_a_sealed_plan_is_planned_published_verified_and_merged(
     ("words", "says"),
     [
         (PLANNED.replace("0,1", "1,2"), "6 of its 12 runs are recorded in sqlite:///.harness/harness.db; seal subsets that no run has used"),
-        (PLANNED.replace("--data data ", ""), "is not at hand, and without it runs have no keys"),
+        (PLANNED.replace("--data data ", ""), "is not at hand, and runs have no keys"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_sealed_is_refused(words: str, says: str, harness: Harness) -> None:
