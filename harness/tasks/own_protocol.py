@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,7 @@ from harness.tasks.task import Task
 from harness.wording import some_of
 
 
-@dataclass(frozen=True, eq=False)
-class _Parts:
+class _Parts(NamedTuple):
     """What is cut once: the labelled `pool` to train on (and to draw dev from, where `dev` is None), dev and the tests. `cut`: which rows they
     are, and `repeated`: which say again what another says, in words."""
 
@@ -94,24 +93,12 @@ class OwnProtocol(Protocol):
         return EvaluationSets(dev, parts.tests, "; ".join(lines), rare=rare)
 
     def dev_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        parts = self._parts(task, source)
-        if parts.dev is not None:
-            return parts.dev
-        pool, held_out = self._drawn_dev(task, parts.pool, size, subset)
-        if not held_out.any():
-            raise UserError(
-                f"task {task.name}: of {len(pool):,} labelled rows none is left for dev; give more rows, or a dev set of your own."
-            )
-        return pool.take(held_out).sorted()
+        return self._drawn(task, source, size, subset)[1]
 
     def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
         if self.num_subsets and subset >= self.num_subsets:
             raise UserError(f"task {task.name}: subset {subset}: there are {self.num_subsets} subsets, from 0 on.")
-        parts = self._parts(task, source)
-        rows = parts.pool
-        if parts.dev is None:
-            rows, held_out = self._drawn_dev(task, rows, size, subset)
-            rows = rows.take(~held_out)
+        rows, _ = self._drawn(task, source, size, subset)
         if self.dev == "folds" or not size:
             require_classes(task, rows)
             return rows.sorted()
@@ -127,12 +114,22 @@ class OwnProtocol(Protocol):
     def _scope(self, *what: str | int) -> Scope:
         return ["own", self.version, *what]
 
-    def _drawn_dev(self, task: Task, pool: Rows, size: int, subset: int) -> tuple[Rows, NDArray[np.bool_]]:
-        """The labelled rows that a subset divides, those of its size for folds, and which of them are its dev rows."""
+    def _drawn(self, task: Task, source: TextSource, size: int, subset: int) -> tuple[Rows, Rows]:
+        """The rows that a subset's training rows are drawn from, those of its size for folds, and its dev rows."""
+        parts = self._parts(task, source)
+        if parts.dev is not None:
+            return parts.pool, parts.dev
+        pool = parts.pool
         if self.dev == "folds":
             pool = draw(task, pool, size, self._scope("labelled", size)) if size else pool
-            return pool, _Texts(task, pool).fold(self._scope("folds", size), self.folds, subset)
-        return pool, _Texts(task, pool).share(self._scope("dev", subset), self.DEV_SHARE, self.MOST_DEV)
+            held_out = _Texts(task, pool).fold(self._scope("folds", size), self.folds, subset)
+        else:
+            held_out = _Texts(task, pool).share(self._scope("dev", subset), self.DEV_SHARE, self.MOST_DEV)
+        if not held_out.any():
+            raise UserError(
+                f"task {task.name}: of {len(pool):,} labelled rows none is left for dev; give more rows, or a dev set of your own."
+            )
+        return pool.take(~held_out), pool.take(held_out).sorted()
 
     def _parts(self, task: Task, source: TextSource) -> _Parts:
         return source.once((self, task), lambda: self._cut(task, source))

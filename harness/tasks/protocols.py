@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -39,28 +40,24 @@ class PaperProtocol(Protocol):
     sampler: str = "uniform"
     full: bool = False
 
-    def _sets(
-        self,
-        task: Task,
-        source: TextSource,
-        dev: Rows,
-        tests: Mapping[str, Rows],
-        splits: Mapping[str, str],
-        notes: Sequence[str] = (),
-    ) -> EvaluationSets:
-        """`splits`: the source split of dev and of each test; `notes`: why they are not the published sets."""
-        sets = {role: rows.sorted() for role, rows in {"dev": dev, **tests}.items()}
+    @abstractmethod
+    def _cut(self, task: Task, source: TextSource) -> tuple[Mapping[str, tuple[str, Rows]], Sequence[str]]:
+        """The source split and the rows of dev and of each test, and why they are not the published sets."""
+
+    def _split(self, task: Task, source: TextSource) -> EvaluationSets:
+        cut, notes = self._cut(task, source)
         short, origin = [], []
-        for split in dict.fromkeys([*splits.values(), *([task.splits.train] if self.full else [])]):
+        for split in dict.fromkeys([*(of for of, _ in cut.values()), *([task.splits.train] if self.full else [])]):
             official, total = task.official.get(split), len(source.load(task, split))
             if official not in (None, total):
                 short.append(f"{split} has {total:,} of {official:,} rows")
-            counts = {role: len(rows) for role, rows in sets.items() if splits[role] == split}
+            counts = {role: len(rows) for role, (of, rows) in cut.items() if of == split}
             if list(counts.values()) == [total]:
                 origin.append(f"{next(iter(counts))} all {total:,} rows of {split}")
             elif counts:
                 named = " and ".join(f"{role} {count:,}" for role, count in counts.items())
                 origin.append(f"{named} of the {total:,} rows of {split}")
+        sets = {role: rows.sorted() for role, (_, rows) in cut.items()}
         return EvaluationSets(sets.pop("dev"), sets, "; ".join(origin), "; ".join([*notes, *short]))
 
     def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
@@ -95,7 +92,7 @@ class CmlmProtocol(PaperProtocol):
 
     TEST_ROWS = {"qqp": 2000}  # noqa: RUF012 - a constant of the paper
 
-    def _split(self, task: Task, source: TextSource) -> EvaluationSets:
+    def _cut(self, task: Task, source: TextSource) -> tuple[Mapping[str, tuple[str, Rows]], Sequence[str]]:
         notes = []
         dev_split, tests_of = task.splits.validation, evaluation_splits(task, source)
         if task.name == "mrpc":
@@ -111,7 +108,8 @@ class CmlmProtocol(PaperProtocol):
         pool = source.load(task, dev_split)
         own_test = dev_split not in tests_of.values()
         count = min(500, len(pool)) if own_test else dev_size(len(pool))
-        dev, tests = pool.take(self._draw(task, dev_split, pool, count)[0]), {}
+        dev = pool.take(self._draw(task, dev_split, pool, count)[0])
+        cut = {"dev": (dev_split, dev)}
         for evaluation, split in tests_of.items():
             rest = source.load(task, split)
             if not own_test:
@@ -120,10 +118,10 @@ class CmlmProtocol(PaperProtocol):
                 raise UserError(
                     f"task {task.name}: the rows of split {split} have one text, which cannot be both dev and test; add rows."
                 )
-            tests[evaluation] = rest
-        if own_test and (shared := sum(count_overlap(dev, rows) for rows in tests.values())):
+            cut[evaluation] = split, rest
+        if own_test and (shared := sum(count_overlap(dev, cut[name][1]) for name in tests_of)):
             notes.append(f"{shared:,} test rows have a text of dev")
-        return self._sets(task, source, dev, tests, {"dev": dev_split, **tests_of}, notes)
+        return cut, notes
 
     def _draw(self, task: Task, split: str, rows: Rows, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         # dev and test are the same rows in both protocols of the paper
@@ -172,26 +170,25 @@ class StratifiedProtocol(PaperProtocol):
 
     DOUBTED_HALVES = {"mrpc": 204, "rte": 138}  # noqa: RUF012 - of the published files
 
-    def _split(self, task: Task, source: TextSource) -> EvaluationSets:
-        splits = evaluation_splits(task, source)
-        pool, tests = source.load(task, task.splits.validation), dict[str, Rows]()
-        for evaluation, split in splits.items():
+    def _cut(self, task: Task, source: TextSource) -> tuple[Mapping[str, tuple[str, Rows]], Sequence[str]]:
+        dev = task.splits.validation
+        pool, tests = source.load(task, dev), dict[str, tuple[str, Rows]]()
+        for evaluation, split in evaluation_splits(task, source).items():
             rows = source.load(task, split)
-            if not task.own or split == task.splits.validation:
+            if not task.own or split == dev:
                 ids = _drawn_by(task, rows, rows.ids)
                 rows = rows.take(_stratified(task, rows, rows, ids, [split, "test"], len(rows) // 2))
-            tests[evaluation] = rows
-        seen = np.concatenate([_drawn_by(task, rows, rows.text_ids) for rows in tests.values()])
+            tests[evaluation] = split, rows
+        seen = np.concatenate([_drawn_by(task, rows, rows.text_ids) for _, rows in tests.values()])
         rest = pool.take(~np.isin(_drawn_by(task, pool, pool.text_ids), seen))
-        if not len(rest) or not all(map(len, tests.values())):
+        if not len(rest) or not all(len(rows) for _, rows in tests.values()):
             raise UserError(
-                f"task {task.name}: split {task.splits.validation} has {len(pool)} row(s), too few for dev and test; give more rows."
+                f"task {task.name}: split {dev} has {len(pool)} row(s), too few for dev and test; give more rows."
             )
-        drawn = _stratified(task, pool, rest, rest.ids, [task.splits.validation, "dev"], min(500, len(rest)))
+        drawn = _stratified(task, pool, rest, rest.ids, [dev, "dev"], min(500, len(rest)))
         count = self.DOUBTED_HALVES.get(task.name)
         doubt = f"the paper's numbers do not fit half of the development set, {count} examples, which is our test set"
-        notes = [doubt] if count else []
-        return self._sets(task, source, rest.take(drawn), tests, {"dev": task.splits.validation, **splits}, notes)
+        return {"dev": (dev, rest.take(drawn)), **tests}, [doubt] if count else []
 
 
 def _stratified(task: Task, whole: Rows, rows: Rows, ids: Ids, what: Scope, count: int) -> NDArray[np.int64]:
@@ -211,12 +208,9 @@ class DevProtocol(PaperProtocol):
     scores_dev = True
     full: bool = True
 
-    def _split(self, task: Task, source: TextSource) -> EvaluationSets:
-        splits = evaluation_splits(task, source)
-        tests = {name: source.load(task, split) for name, split in splits.items()}
-        return self._sets(
-            task, source, source.load(task, task.splits.validation), tests, {"dev": task.splits.validation, **splits}
-        )
+    def _cut(self, task: Task, source: TextSource) -> tuple[Mapping[str, tuple[str, Rows]], Sequence[str]]:
+        splits = {"dev": task.splits.validation, **evaluation_splits(task, source)}
+        return {role: (split, source.load(task, split)) for role, split in splits.items()}, ()
 
 
 @dataclass(frozen=True)
@@ -257,9 +251,6 @@ class KShotProtocol(OwnProtocol):
 
     def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
         return self._drawn(task, source, size, subset)[0]
-
-    def dev_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        return self._drawn(task, source, size, subset)[1]
 
     def text_pool(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
         pool, dev = self._pool(task, source), self.dev_set(task, source, size, subset)
