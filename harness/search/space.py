@@ -127,6 +127,11 @@ class Range(Choice):
             raise MisplacedError(["high"], f"high {high:.15g} is not on a step of {step:.15g}; set it to {last:.15g}")
         return self
 
+    @property
+    def span(self) -> list[Any]:
+        step = self.step and float(self.step)
+        return [float(self.low), float(self.high), self.log, step, isinstance(self.low, int)]
+
     def holds(self, value: Value) -> bool:
         return not isinstance(value, (bool, str)) and self.low <= value <= self.high and self._stepped(value) == value
 
@@ -327,8 +332,8 @@ class ResolvedSpace(Space):
 
     def bench(self, base: Request, point: Point) -> Request:
         """The bench that runs one point. `base`: of the search's request."""
-        tasks = base.tasks or self.tasks or ()
-        own = bool(tasks) and all(map(is_own, tasks)) and not self.table.endswith(YAML)
+        judged = {name: getattr(base, name) or getattr(self, name) for name in ("tasks", "sizes", "seeds")}
+        own = all(map(is_own, judged["tasks"] or [""])) and not self.table.endswith(YAML)
         taken = {name: origin for name, origin in self.origins.items() if not getattr(base, name)}
         return replace(
             base,
@@ -336,10 +341,8 @@ class ResolvedSpace(Space):
             preset=self.table_preset,
             methods=(self.row,) if self.row else base.methods or (self.method,),
             protocol=base.protocol or (OWN_TABLE if own else None),
-            tasks=base.tasks or self.tasks,
-            sizes=base.sizes or self.sizes,
             subsets=base.subsets or (tuple(range(self.subsets)) if self.subsets else None),
-            seeds=base.seeds or self.seeds,
+            **judged,
             overrides=(*self.shared, *self.fixed, *base.overrides, *self.overrides(point)),
             origins={**base.origins, **taken},
         )
@@ -348,14 +351,7 @@ class ResolvedSpace(Space):
         """Everything that decides which points are proposed and how they are judged, as JSON: the study's name is its hash."""
         parameters: list[dict[str, Any]] = []
         for path, each in self.parameters.items():
-            span: list[Any] = []
-            if isinstance(each, Range):
-                span = [
-                    *map(float, (each.low, each.high)),
-                    each.log,
-                    each.step and float(each.step),
-                    type(each.low) is int,
-                ]
+            span = each.span if isinstance(each, Range) else []
             when = {parent: [*values] for parent, values in each.when.items()}
             parameters.append({"path": path, "choices": [*each.choice], "range": span, "when": when})
         judged = {"metrics": [self.metric] if self.metric else [], "directions": ["maximize"]}

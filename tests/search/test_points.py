@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -92,12 +91,6 @@ def test_what_several_points_start_from_is_kept_until_the_study_ends(grid: Point
     rates = Choice(choice=(1e-4, 5e-4))
     fine = grid.space.model_copy(update={"parameters": {**grid.space.parameters, "fine_tune.lr": rates}})
     assert shared_weights(replace(grid, space=fine)) >= set().union(*others)
-
-
-def test_points_travel_small(grid: Points) -> None:
-    packed, point = pickle.dumps(grid), grid.space.grid_points()[-1]
-    assert len(packed) < 50_000
-    assert keys_of(pickle.loads(packed), point) == keys_of(grid, point)
 
 
 # ---------------------------------------------------------------------------------------------------------- outcomes
