@@ -136,7 +136,8 @@ def terms_are_scalars_with_counts_and_flops_and_the_loss_is_their_weighted_sum(m
     require(terms.keys() == weights.keys(), f"its terms {sorted(terms)} are not those of its weights {sorted(weights)}")
     batch = subject.batch()
     require(terms.keys() <= subject.module.counts(batch).keys(), "counts() has not all of its terms")
-    require(0 < batch.flops < np.inf, f"prepare() counts {batch.flops} FLOPs; take self.step_flops(tokens)")
+    flops = subject.module.step_flops(batch)
+    require(0 < flops < np.inf, f"a step counts {flops} FLOPs; see flops() of its definition")
     require(all(weight > 0 for weight in weights.values()), "a weight is not above 0")
     for name, term in terms.items():
         require(term.shape == () and term.dtype == torch.float32, f"term {name} is no scalar in single precision")

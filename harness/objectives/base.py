@@ -115,11 +115,11 @@ class TrainingObjective(nn.Module):
         lengths = tokens.lengths.astype(np.float64)
         return forward_flops(self.encoder.shape, float(lengths.sum()), float((lengths**2).sum()))
 
-    def step_flops(self, tokens: Tokens, *, predicted: int = 0, encoded: Tokens | None = None) -> float:
-        """FLOPs of a training step. `tokens`: the first view; `encoded`: all tokens that go through the encoder, where these are
-        more; `predicted`: the number of predicted positions of the first view."""
-        every = tokens if encoded is None else encoded
-        lengths, of_all = tokens.lengths.astype(np.float64), every.lengths.astype(np.float64)
+    def step_flops(self, batch: Batch) -> float:
+        """FLOPs of a training step."""
+        of_all = (batch.main or batch).tokens.lengths.astype(np.float64)
+        lengths = batch.tokens.lengths[: batch.size].astype(np.float64)
+        predicted = len(batch.predicted.get("where", ()))
         size = StepSize(lengths.sum(), (lengths**2).sum(), of_all.sum(), (of_all**2).sum(), predicted)
         return float(self.params.flops(self.encoder.shape, size))
 

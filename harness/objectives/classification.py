@@ -128,13 +128,9 @@ class CrossEntropy(TrainingObjective):
             self.head.load_state_dict({name: tensors[f"{HEAD}/{name}"] for name in self.head.state_dict()})
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
-        return self.batch(examples, labels, self.step_flops(examples.tokens))
-
-    def batch(self, examples: Examples, labels: NDArray[Any] | None, flops: float) -> Batch:
         """With what the loss reads of the labels of the examples, for each sequence."""
         tokens, owner = examples.tokens, examples.owner
-        found = {} if labels is None else {"labels": self.targets(labels[owner], tokens)}
-        return Batch(tokens, owner, flops, found)
+        return Batch(tokens, owner, {} if labels is None else {"labels": self.targets(labels[owner], tokens)})
 
     def targets(self, labels: NDArray[Any], tokens: Tokens) -> NDArray[Any]:
         """What the loss reads of the labels [S] of sequences."""
@@ -179,21 +175,17 @@ class FrozenHead(CrossEntropy):
         self._training = examples.tokens
         self._rows = {key: row for row, key in enumerate(_keys(examples.tokens))}
 
-    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
-        """The FLOPs of a stage are those of its rows, not of its updates."""
-        if self._training is None:  # of no stage
-            return super().prepare(examples, labels, draw)
-        batch = self.batch(examples, labels, 0.0)
-        rows = np.array([self._rows[key] for key in _keys(batch.tokens)])
-        return replace(batch, sequences={**batch.sequences, "rows": rows})
+    def step_flops(self, batch: Batch) -> float:
+        """Of a stage they are those of its rows, not of its updates."""
+        return super().step_flops(batch) if self._training is None else 0.0
 
     def states(self, batch: Batch) -> Tensor:
         if self._training is None:  # it only predicts: of any number of rows
             return super().states(batch)
-        if "rows" in batch.arrays:
+        if self.training:
             if self._states is None:
                 self._states = self._encode(self._training, batch.ids.device)
-            return self._states[batch["rows"]]
+            return self._states[[self._rows[key] for key in _keys(batch.tokens)]]
         if self._at == len(self._evaluated):
             self._evaluated.append(super().states(batch))
         self._at += 1
@@ -248,8 +240,11 @@ class LabelWords(CrossEntropy):
         if examples.draws:
             generator = draw("demonstrations")
             examples = examples.demonstrated(*self._training, [generator] * len(examples), 1, exclude=True)
-        flops = self.step_flops(examples.tokens, predicted=len(examples.tokens))
-        return self.batch(examples, labels, flops)
+        return super().prepare(examples, labels, draw)
+
+    def step_flops(self, batch: Batch) -> float:
+        """A word of each sequence is predicted."""
+        return super().step_flops(replace(batch, predicted={"where": batch.owner}))
 
     def targets(self, labels: NDArray[Any], tokens: Tokens) -> NDArray[Any]:
         return self.kind.word_targets(labels)

@@ -58,8 +58,7 @@ class MaskedText(TrainingObjective):
         """From view 0, its `predicted` positions [T0], and the corrupted ids of `num_views` views of it, one view after another."""
         copies = np.tile(np.arange(len(first)), num_views)
         tokens, where = replace(first.take(copies), ids=ids), np.flatnonzero(predicted)
-        flops = self.step_flops(first, predicted=len(where), encoded=tokens)
-        return Batch(tokens, copies, flops, predicted=predicted_at(first, where))
+        return Batch(tokens, copies, predicted=predicted_at(first, where))
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return {"masked_lm": len(batch.predicted["where"])}

@@ -62,8 +62,7 @@ class AuxiliaryMaskedLM(TrainingObjective):
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
         tokens = examples.tokens
         where, masked = self.mask(tokens, draw)
-        flops = self.step_flops(tokens, predicted=len(where))
-        return Batch(masked, examples.owner, flops, predicted=predicted_at(tokens, where))
+        return Batch(masked, examples.owner, predicted=predicted_at(tokens, where))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         return {"auxiliary_mlm": self.masked_term(self.auxiliary_logits(batch), batch)}
@@ -128,8 +127,7 @@ class ReplacedTokens(AuxiliaryMaskedLM):
             offsets = np.concatenate([[0], np.cumsum(lengths)])
             main = joined(tokens, Tokens(tokens.ids[kept], tokens.types[kept], tokens.special[kept], offsets))
             owner = np.tile(owner, 2)
-        flops = self.step_flops(tokens, predicted=len(where), encoded=main)
-        return Batch(masked, examples.owner, flops, predicted=predicted, main=Batch(main, owner))
+        return Batch(masked, examples.owner, predicted=predicted, main=Batch(main, owner))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         params, terms, logits = self.params, dict[str, Tensor](), None

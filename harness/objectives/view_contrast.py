@@ -54,8 +54,7 @@ class TranslatedContrast(TrainingObjective):
         self.contrast = ViewContrast(self.encoder, self.params, self.seed)
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
-        tokens, owner = examples.side_by_side()
-        return Batch(tokens, owner, self.step_flops(tokens))
+        return Batch(*examples.side_by_side())
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         seen = self.represent(batch)
@@ -85,8 +84,7 @@ class DropoutContrast(TranslatedContrast):
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
         owner = np.tile(np.arange(len(examples)), self.params.num_views + 1)
-        passes = examples.tokens.take(owner)
-        return Batch(passes, owner, self.step_flops(examples.tokens, encoded=passes))
+        return Batch(examples.tokens.take(owner), owner)
 
     def represent(self, batch: Batch) -> Tensor:
         first = super().represent(batch)

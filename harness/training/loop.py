@@ -182,8 +182,9 @@ class _TrainingRun:
         self._rows = next(self._order)
         examples, batch = self._prepared(self._rows, step)
         terms = self.updates(batch, step, self.optim.lr * schedule(self.optim, step - 1))
-        self.result.flops += batch.flops
-        self.stopwatch.count(len(examples.tokens.ids), batch.flops)
+        flops = self.objective.step_flops(batch)
+        self.result.flops += flops
+        self.stopwatch.count(len(examples.tokens.ids), flops)
         self.progress.pending.append((step, terms))
 
     def evaluate(self, step: int) -> dict[str, Any]:

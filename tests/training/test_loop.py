@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.encoders.models.batch import Batch
 from harness.encoders.models.weights import weights_digest
 from harness.encoders.tokens import Examples
 from harness.errors import DivergedError
@@ -291,7 +292,7 @@ class TestEvaluation:
         spent = {d: predict(objective, e, "fp32", CPU)[1] for d, e in inputs.evaluations.items()}
         order = batch_order(len(inputs.train), stage.optim.batch_size, stage.seed)
         batches = [inputs.train.take(next(order)) for _ in range(stage.optim.steps)]
-        steps = sum(objective.step_flops(batch.tokens) for batch in batches)
+        steps = sum(objective.step_flops(Batch(batch.tokens, batch.owner)) for batch in batches)
         assert outcome.flops == pytest.approx(steps + 3 * spent["dev"] + spent["test"])
 
 

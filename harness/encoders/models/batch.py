@@ -31,8 +31,7 @@ Gather = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Batch:
-    """`tokens`: the sequences that the encoder reads, in its order, with their (corrupted) ids, and `owner` [S] the example of each; `flops` of the
-    training step. `sequences` [S, ...]: of each sequence. `predicted` [M, ...]: of each predicted token of the first sequences of the examples, which
+    """`tokens`: the sequences that the encoder reads, in its order, with their (corrupted) ids, and `owner` [S] the example of each. `sequences` [S, ...]: of each sequence. `predicted` [M, ...]: of each predicted token of the first sequences of the examples, which
     stand before all others; `where` among them, its place in `tokens`, ascending. `placed` [B, L, ...]: of each token of those sequences, False or -1 at
     padding. `main`: other sequences that the encoder reads instead. `whole`, `gather`: in a micro-batch whose contrast group is cut, the whole batch,
     and what a forward pass calls at most once for the states of the others.
@@ -45,7 +44,6 @@ class Batch:
 
     tokens: Tokens
     owner: NDArray[np.int64]
-    flops: float = 0.0
     sequences: Arrays = field(default_factory=dict)
     predicted: Arrays = field(default_factory=dict)
     placed: Arrays = field(default_factory=dict)
