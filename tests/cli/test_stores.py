@@ -126,7 +126,7 @@ def serving(folder: Path) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("publish data", "data: holds sst2, which is of no published table; name a folder of its own."),
+        ("publish data", "data: holds sst2, which is of no published table; name another folder."),
         ("publish data/sst2/train.csv", "train.csv: is no folder that can be read (Not a directory)."),
         ("publish results --table few_shot --preset paper", "none of the"),
         ("merge nowhere", "store 'nowhere' is not a store's URL; write"),
