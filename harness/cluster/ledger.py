@@ -39,9 +39,6 @@ class Ledger:
         self._running: dict[str, Speed] = {}
         threading.Thread(target=self._renew, daemon=True).start()
 
-    def __repr__(self) -> str:
-        return "harness-ledger"
-
     def _renew(self) -> None:
         while True:
             time.sleep(RENEW_SECONDS)
@@ -145,5 +142,4 @@ def start_ledger(store: Store, owner: Owner) -> Any:
     """Start a ledger for this driver on the driver's node. Does not wait for it: the first answer comes once its process has
     started and its database has answered."""
     actor: Any = Ledger
-    name = f"harness-ledger-{owner.token[:6]}"
-    return actor.options(name=name, scheduling_strategy=on_driver_node()).remote(store.url, owner)
+    return actor.options(scheduling_strategy=on_driver_node()).remote(store.url, owner)

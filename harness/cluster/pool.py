@@ -69,7 +69,7 @@ class Pool:
         self._idle: list[Any] = []
         self._busy: dict[Any, tuple[Any, Item | None]] = {}
         """By the reference to its answer: the workers that start, and those that train a stage."""
-        self._num_started = self._num_failed = 0
+        self._num_failed = 0
         self._had_worker_at = time.monotonic()
 
     @property
@@ -149,12 +149,9 @@ class Pool:
             self._start()
 
     def _start(self) -> None:
-        self._num_started += 1
-        name = f"harness-worker-{self._num_started}"
-        options: dict[str, Any] = {"name": f"{name}-{self.table}-{self._owner.token[:6]}"}
-        if self.execution.num_workers > 1:  # what starts a worker group must not die with another node
-            options["scheduling_strategy"] = on_driver_node()
-        worker = start_worker(self.execution, self.setup, self._ledger, name, **options)
+        # what starts a worker group must not die with another node
+        options = {"scheduling_strategy": on_driver_node()} if self.execution.num_workers > 1 else {}
+        worker = start_worker(self.execution, self.setup, self._ledger, **options)
         self._busy[worker.ready.remote()] = worker, None
 
     def _started(self, worker: Any, reference: Any) -> None:

@@ -65,7 +65,7 @@ class Stages:
             key, start = item.stage.key, item.stage.init
             grant = self._ask("lease", key, item.seen_attempt, item.remake)
             if grant == "held":
-                self._hold(item)
+                self._held.append(item)
             elif grant == "settled":
                 self._recorded(item)
             elif item.remake and self._stored(*item.stored):  # another command made them
@@ -123,10 +123,6 @@ class Stages:
         self._pushed += 1
         heapq.heappush(self.ready, (item.turn, -item.cost, self._pushed, item))
 
-    def _hold(self, item: Item) -> None:
-        self._tell("waiting", item, "another driver is training it")
-        self._held.append(item)
-
     def _remake(self, parent: Stage, item: Item) -> None:
         """The weights that a stage starts from were deleted: it waits until they are made."""
         self._waiting[parent.key].append(item)
@@ -148,7 +144,7 @@ class Stages:
         """Another command recorded the stage, or has its lease and will. Where it left no weights, and a stage needs them, they are made again."""
         status = self._status(item)
         if status is None:
-            self._hold(item)
+            self._held.append(item)
         elif status != "done":
             self._end(item, status, "recorded by another driver")
         elif self._stored(*item.stored):
@@ -160,7 +156,7 @@ class Stages:
     def _stored(self, *names: str) -> bool:
         return all(map(self._storage.exists, names))
 
-    def _tell(self, kind: Literal[End, "started", "retried", "waiting"], item: Item, reason: str = "") -> None:
+    def _tell(self, kind: Literal[End, "started", "retried"], item: Item, reason: str = "") -> None:
         if item.stage.key not in self._remade:
             self._events.append(Event(kind, item, reason))
 

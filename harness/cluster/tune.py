@@ -169,7 +169,7 @@ class HarnessTrial(tune.Trainable):
 
     def _train(self, item: Item) -> Ended:
         if self._worker is None:
-            self._worker = start_worker(self._execution, self._setup, self._ledger, "harness-worker")
+            self._worker = start_worker(self._execution, self._setup, self._ledger)
         found = result_of(submit(self._worker, item, self._vocabulary, self._token_cache))
         if found.status in ("stopped", "left", "died"):
             self.cleanup()

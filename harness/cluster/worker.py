@@ -301,13 +301,10 @@ class WorkerProcess:
     """Imports torch once, then trains one stage after another. Where several ranks train a stage together, it prepares nothing, and starts a worker
     group of Ray Train's for each stage."""
 
-    def __init__(self, setup: WorkerSetup, ledger: Any, name: str, execution: Execution) -> None:
-        self._setup, self._ledger, self._name, self._execution = setup, ledger, name, execution
+    def __init__(self, setup: WorkerSetup, ledger: Any, execution: Execution) -> None:
+        self._setup, self._ledger, self._execution = setup, ledger, execution
         self._prepared = execution.num_workers > 1
         stop_when_asked(ledger)
-
-    def __repr__(self) -> str:
-        return self._name
 
     def ready(self) -> str:
         """The node of this process, once it can train. Raises UserError for what that lacks."""
@@ -365,8 +362,7 @@ class WorkerProcess:
             ),
             torch_config=ProcessGroupConfig(backend),
             run_config=RunConfig(
-                name=f"{self._name}-group",
-                storage_path=self._name,
+                storage_path="group",
                 storage_filesystem=PyFileSystem(FSSpecHandler(MemoryFileSystem())),  # a killed process leaves no file
                 failure_config=FailureConfig(0, controller_failure_limit=0, max_preemption_failures=0),
             ),
@@ -399,7 +395,7 @@ def _group_ended(error: Exception) -> Ended:
 Worker: Any = ray.remote(WorkerProcess)
 
 
-def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, name: str, /, **options: Any) -> Any:
+def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, **options: Any) -> Any:
     """`options`: of the actor."""
     if execution.num_workers > 1:
         # Ray Train's cleaner of placement groups would ask the Ray that this machine started last
@@ -407,7 +403,7 @@ def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, name: st
         options["num_cpus"] = 0
     else:
         options |= {"num_cpus": execution.cpus_per_run, "num_gpus": execution.gpus_per_run}
-    return Worker.options(**options).remote(setup, ledger, name, execution)
+    return Worker.options(**options).remote(setup, ledger, execution)
 
 
 def submit(worker: Any, item: Item, vocabulary: Vocabulary, token_cache: TokenCache, name: str = "") -> Any:

@@ -59,7 +59,7 @@ class Ended(NamedTuple):
 class Event:
     """What happened to a stage, for people. 'notice': what the cluster lacks, while this stage waits. 'running': how far it is."""
 
-    kind: Literal[End, "started", "running", "retried", "waiting", "notice"]
+    kind: Literal[End, "started", "running", "retried", "notice"]
     item: Item
     reason: str = ""
     running: Speed | None = None

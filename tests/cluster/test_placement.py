@@ -58,9 +58,9 @@ class Idler(WorkerProcess):
         return Record(item.stage.key, "done", flops=1e9, seconds=0.01, provenance={"host": "none", "encoder": "e" * 32})
 
 
-def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, name: str, /, **options: Any) -> Any:
+def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, **options: Any) -> Any:
     kind: Any = ray.remote(Idler)
-    return kind.options(num_cpus=execution.cpus_per_run, **options).remote(setup, ledger, name, execution)
+    return kind.options(num_cpus=execution.cpus_per_run, **options).remote(setup, ledger, execution)
 
 
 class Bench:

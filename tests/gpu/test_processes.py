@@ -130,9 +130,9 @@ def _with_fault(
     from harness.planning.work import Item
     from harness.store import Store
 
-    started: list[str] = []
+    started: list[Any] = []
 
-    def start(execution: Any, setup: Any, ledger: Any, name: str, /, **options: Any) -> Any:
+    def start(execution: Any, setup: Any, ledger: Any, **options: Any) -> Any:
         import ray
 
         from harness.cluster.worker import WorkerProcess
@@ -152,9 +152,9 @@ def _with_fault(
                 place.train = faulty
 
         kind: Any = ray.remote(WorkerProcess if started else Faulty)
-        started.append(name)
+        started.append(kind)
         options |= {"num_cpus": execution.cpus_per_run, "num_gpus": execution.gpus_per_run}
-        return kind.options(**options).remote(setup, ledger, name, execution)
+        return kind.options(**options).remote(setup, ledger, execution)
 
     config, inputs = setting.config, inputs_of(trained()["ft"], setting.config)
     items = [

@@ -56,7 +56,7 @@ def used() -> dict[str, tuple[float, float]]:
 def start_worker_into(workers: list[Any]) -> Any:
     """What starts a worker that takes the time of its runs and of the training inside them."""
 
-    def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, name: str, /, **options: Any) -> Any:
+    def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, **options: Any) -> Any:
         import ray
 
         from harness.cluster.worker import WorkerProcess
@@ -92,7 +92,7 @@ def start_worker_into(workers: list[Any]) -> Any:
 
         kind: Any = ray.remote(Timed)
         made = kind.options(num_cpus=execution.cpus_per_run, num_gpus=execution.gpus_per_run, **options)
-        workers.append(made.remote(setup, ledger, name, execution))
+        workers.append(made.remote(setup, ledger, execution))
         return workers[-1]
 
     return start_worker
