@@ -59,8 +59,7 @@ def plan(args: argparse.Namespace) -> int:
 
         wanted = None if args.detect is None else args.detect / 100
         region = {} if args.region is None else {"region": args.region / 100}
-        sealed = seal(prepared, args.against or "", items=args.items, wanted=wanted, **region)
-        said = ["", *seal_lines(sealed), ALONE]
+        said = ["", *seal_lines(seal(prepared, args.against or "", items=args.items, wanted=wanted, **region)), ALONE]
     print_lines([*describe(prepared), ""])
     print(_rows(prepared))
     if args.detect is not None:

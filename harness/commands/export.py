@@ -279,8 +279,7 @@ def scores_of(key: str, run: Run, task: Task, grid: Grid) -> list[dict[str, Any]
                 rule = f"{resolved.aggregate.label} of {counted(int(counts[place]), 'run')}"
                 text = f"{with_spread(in_points(cell.value), spread)} ({rule})"
         scored = "dev" if resolved.scores_dev and column.evaluation == "test" else column.evaluation
-        dataset = f"{task.title} ({scored})"
-        found.append({"dataset": dataset, "metric": column.metric, "own": own[name], "cell": text})
+        found.append({"dataset": f"{task.title} ({scored})", "metric": column.metric, "own": own[name], "cell": text})
     return found
 
 

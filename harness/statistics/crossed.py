@@ -99,8 +99,7 @@ def p_value(distance: ArrayLike, variances: ArrayLike, degrees: Sequence[float])
     parts, each = np.asarray(variances, dtype=np.float64), np.asarray(degrees, dtype=np.float64)
     apart, total = np.abs(np.asarray(distance, dtype=np.float64)), parts.sum(axis=-1)
     t = np.where(total > 0, apart / np.sqrt(np.where(total > 0, total, 1.0)), np.where(apart > ROUNDING, np.inf, 0.0))
-    ends = [np.log(np.maximum(2 * stdtr(count, -t), 1e-300)) for count in (max(degrees), min(degrees))]
-    low, high = ends
+    low, high = (np.log(np.maximum(2 * stdtr(count, -t), 1e-300)) for count in (max(degrees), min(degrees)))
     shares = parts / np.where(total > 0, total, 1.0)[..., None]
     for _ in range(50 if len(set(degrees)) > 1 else 0):
         middle = (low + high) / 2

@@ -289,8 +289,7 @@ def _summarised(resolved: ResolvedTable, cell: Cell, *parts: pd.DataFrame) -> Ce
     """A complete cell with its value, the mean over `parts`, and its spread over all their runs, which all count."""
     rule = resolved.aggregate
     scores = [score for runs in parts for score in rule.counted(runs)]
-    value = mean([rule.value(runs) for runs in parts])
-    return replace(cell, value=value, spread=std(scores, resolved.aggregate.ddof))
+    return replace(cell, value=mean([rule.value(runs) for runs in parts]), spread=std(scores, resolved.aggregate.ddof))
 
 
 def _mean_of_rows(

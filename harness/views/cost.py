@@ -21,10 +21,8 @@ Cost = NDArray[np.float64]
 """FLOPs and seconds of training, a multiply-add as two."""
 UNITS, PARTS = ("flops", "seconds"), ("fine_tuning", "earlier", "search", "total")
 OWN = [f"{part}_{unit}" for part in PARTS[:2] for unit in UNITS]
-COLUMNS = (
-    *("size", "row", "column", "metric", "score", "low", "high"),
-    *(f"{part}_{unit}" for part in PARTS for unit in UNITS),
-)
+CELL = ["size", "row", "column", "metric", "score", "low", "high"]
+COLUMNS = [*CELL, *(f"{part}_{unit}" for part in PARTS for unit in UNITS)]
 """Of the frame, a row a cell: the mean over the largest full grid of replicates on the metric's own scale with its crossed 95 % interval, and the mean
 cost of a run that counts; `search`: of configurations that do not count, shared by the runs of the cell. In a table of several
 encoders also `parameters`."""

@@ -19,10 +19,8 @@ from harness.views.view import DASH, Table, View
 from harness.wording import in_points, some_of, training_examples
 
 SOURCES = ("subset", "seed", "interaction", "test items")
-COLUMNS = (
-    *("size", "row", "column", "metric", "num_subsets", "num_seeds"),
-    *("source", "variance", "low", "high", "share", "why"),
-)
+CELL = ["size", "row", "column", "metric", "num_subsets", "num_seeds"]
+COLUMNS = [*CELL, "source", "variance", "low", "high", "share", "why"]
 """Of the frame, a row a cell and source: variances of one run's score on the metric's own scale squared, empty where they cannot be had, and `why`;
 `share`: of the sum of all sources that are known."""
 ABOUT = (
