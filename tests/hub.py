@@ -21,14 +21,13 @@ from ruamel.yaml import YAML
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-COPY = "89abcdef0123456789abcdef0123456789abcdef"
-"""Commits of every repository: of its branch, and of the hub's own Parquet copy (refs/convert/parquet)."""
+"""The commit of every repository."""
 
 Answer = tuple[int, dict[str, str], bytes]
 
 
 class StandIn:
-    """Serves the repositories below `root`, as models/OWNER/NAME or datasets/OWNER/NAME; NAME@copy is the Parquet copy.
+    """Serves the repositories below `root`, as models/OWNER/NAME or datasets/OWNER/NAME.
 
     `gated`: ids that ask for consent. `commits`: those of repositories that are not at COMMIT. `asked`: the requests so far.
     """
@@ -82,10 +81,7 @@ class StandIn:
         if not folder.is_dir():
             return 404, {"X-Error-Code": "RepoNotFound"}, b""
         verb, _, rest = rest.partition("/")
-        for alias in (COPY, "refs/convert/parquet"):
-            if rest.startswith(alias):
-                folder, commit = folder.with_name(f"{folder.name}@copy"), COPY
-        if not folder.is_dir() or rest.startswith("nowhere"):
+        if rest.startswith("nowhere"):
             return 404, {"X-Error-Code": "RevisionNotFound"}, b""
         if name in self.gated and verb not in ("", "revision"):
             return 403, {"X-Error-Code": "GatedRepo"}, b""
@@ -93,7 +89,7 @@ class StandIn:
         if path.startswith("/api/"):
             body = self._api(name, commit, verb, files, sent)
             return 200, {"Content-Type": "application/json"}, json.dumps(body).encode()
-        file = files.get(rest.removeprefix("refs/convert/parquet").partition("/")[2])
+        file = files.get(rest.partition("/")[2])
         if file is None:
             return 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit}, b""
         content = file.read_bytes()

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hub import COMMIT, COPY, StandIn, elsewhere, stand_in
+from hub import COMMIT, StandIn, elsewhere, stand_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -235,15 +235,13 @@ for name in {names!r}:
 
 
 def test_a_data_set_of_the_hub_is_the_texts_of_its_train_split(hub: StandIn, tmp_path: Path) -> None:
-    """Also by configuration and revision, and of what a script makes by the hub's own copy; tests/tasks/test_own_data.py has more of the hub."""
+    """Also by configuration and revision; tests/tasks/test_own_data.py has more of the hub."""
     for path in shards(hub.folder("me/prose") / "data", parquet, ".parquet").iterdir():  # type: ignore[arg-type]
         path.rename(path.with_name(path.name.replace("part", "train")))
     parquet(hub.folder("me/prose") / "data" / "validation-0.parquet", ["not of the train split"])
     parquet(hub.folder("me/wiki") / "2024.en/train-0.parquet", ["english"])
     parquet(hub.folder("me/wiki") / "2024.de/train-0.parquet", ["deutsch"])
     lines(hub.folder("me/old") / "old.py", ["a script, which is not run"])
-    parquet(hub.folder("me/old@copy") / "plain/train/0000.parquet", ["a", "b"])
-    parquet(hub.folder("me/old@copy") / "plain/test/0000.parquet", ["c"])
     lines(hub.folder("me/bare") / "notes.md", ["nothing"])
     parquet(hub.folder("me/test") / "test.parquet", ["a"])
     name, digest = "hub:me/prose", open_corpus(lines(tmp_path / "same.txt", TEXTS)).digest
@@ -258,7 +256,6 @@ def test_a_data_set_of_the_hub_is_the_texts_of_its_train_split(hub: StandIn, tmp
         "wiki:2024.de@v1.0/x": f"me/wiki:2024.de@{COMMIT[:7]} ",
         "wiki:2024.fr": "holds no files that are read as a table",
         "old": "name its Parquet copy with @refs/convert/parquet",
-        "old:plain@refs/convert/parquet": f"me/old:plain@{COPY[:7]} ",
         "bare": "holds no files that are read as a table",
         "test": "has no split 'train' but test",
     }
