@@ -137,9 +137,8 @@ class Prepared:
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
-def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
-    """Read and check everything that the request names. With `train`, what a hub holds is fetched. `writes`: training writes the
-    request's store, which is checked before anything is fetched."""
+def prepare(request: Request, *, train: bool) -> Prepared:
+    """Read and check everything that the request names. With `train`, what a hub holds is fetched."""
     table = load_table(request.table, request.origin("table"))
     named = _of_preset(table, request)
     source = open_source(named.data, request.origin("data"))
@@ -156,8 +155,6 @@ def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
             resolved = resolve(table, named, tasks)
     located = _located(resolved, request, train)
     store = Store(request.store or DEFAULT_URL, create=False)  # made only once there is something to train
-    if train and writes:
-        store.check_writable()
     plan = make_plan(
         resolved,
         source,

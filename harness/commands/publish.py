@@ -314,7 +314,7 @@ def rerun(verified: Verified, count: int, show: Show, *, storage: str | None = N
     where no finished run of the file can be planned here.
     """
     keys, plans = {*verified.keys}, dict[str, Prepared]()
-    for prepared in (prepare(each.request, train=True, writes=False) for each in verified.benches if not each.textless):
+    for prepared in (prepare(each.request, train=True) for each in verified.benches if not each.textless):
         runs = [run.stage for run in prepared.plan.runs if run.stage.key in keys]
         plans |= {stage.key: prepared for run in runs for stage in run.chain if stage.key not in plans}
     done = sorted(key for key, (status, _) in verified.store.statuses(plans).items() if status == "done")

@@ -85,14 +85,14 @@ class StageRecord:
     def prepare(self, *, train: bool = False) -> Prepared:
         """Its cell, or the table that has it, planned. Raises UserError where the request is not known, or its files changed."""
         if self.planned:
-            return prepare(self.planned.request, train=True, writes=False) if train else self.planned
+            return prepare(self.planned.request, train=True) if train else self.planned
         cell = next((run.cell for run in self.runs if run.cell), None)
         if cell is None:
             raise UserError(
                 f"{self.key[:12]}: the store {self.store.shown} does not know which request made this stage; run its bench again "
                 "with this store, which trains nothing that is recorded."
             )
-        prepared = prepare(replace(cell, store=self.store.url), train=train, writes=False)
+        prepared = prepare(replace(cell, store=self.store.url), train=train)
         if self.key not in prepared.plan.stages:
             missing = ", ".join(prepared.plan.unresolved[:3])
             why = f"{missing} is not at hand" if missing else "its table, its data or its encoder changed since then"
