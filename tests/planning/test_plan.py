@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ from harness.planning.runs import CHARS_PER_TOKEN, Plan, best_run, make_plan, st
 from harness.planning.task_reader import NO_TRANSLATION, Translation
 from harness.specs import Encoder, Parent, Record, Selection, Stage
 from harness.tasks.sources import TextSource, open_source
-from harness.tasks.task import TASKS, Task, load_user_task
+from harness.tasks.task import TASKS, load_user_task
 from harness.views.notes import encoder_sentences
 
 SHAPE = ROBERTA_BASE
@@ -239,30 +239,14 @@ def test_what_is_not_at_hand_is_named(few_shot: Plan) -> None:
     assert len(few_shot.unresolved) == 7 * (2 * 15 + 2) + 1 + 1
 
 
-class Absent:
+def absent(error: type[Exception] = NotAtHand) -> Any:
     """A source that has nothing at hand."""
-
-    def __init__(self, error: type[Exception] = NotAtHand) -> None:
-        self.error = error
-
-    def once(self, _: Any, make: Callable[[], Any]) -> Any:
-        return make()
-
-    def load(self, task: Task, split: str) -> Any:
-        raise self.error(f"{task.name}/{split} is not here")
-
-    def has(self, task: Task, split: str) -> bool:
-        return True
-
-    def at_hand(self, task: Task, split: str) -> bool:
-        return False
-
-    def describe(self, task: Task | None = None) -> str:
-        return "nowhere"
+    known = {"once": lambda _, make: make(), "describe": lambda task: "nowhere", "at_hand": lambda *_: False}
+    return Mock(TextSource, load=Mock(side_effect=error("it is not here")), **known)
 
 
 def test_a_source_without_the_files_gives_the_plan_of_no_source() -> None:
-    made = make_plan(resolve_table("few_shot", "paper", **ONE), Absent(), ROBERTA)
+    made = make_plan(resolve_table("few_shot", "paper", **ONE), absent(), ROBERTA)
     assert list(made.stages) == list(plan("few_shot", **ONE).stages)
     assert made.source == "nowhere"
     assert "data sst2/dev" in made.unresolved
@@ -278,7 +262,7 @@ def test_a_source_without_the_files_gives_the_plan_of_no_source() -> None:
 )
 def test_a_wrong_hyperparameter_is_told_before_anything_is_read(text: str, words: list[str]) -> None:
     with pytest.raises(UserError) as caught:
-        make_plan(resolve_table("few_shot", "paper", set=(text,)), Absent(AssertionError), ROBERTA)
+        make_plan(resolve_table("few_shot", "paper", set=(text,)), absent(AssertionError), ROBERTA)
     assert str(caught.value).startswith(f"--set {text}: ")
     assert all(word in str(caught.value) for word in words)
 
