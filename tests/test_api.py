@@ -28,8 +28,8 @@ import optuna
 import pandas as pd
 import pytest
 import torch
+from cluster import in_process
 from pandas.testing import assert_frame_equal
-from trained import train_here
 from transformers.utils.logging import get_verbosity, is_progress_bar_enabled
 from views.runs import commit
 
@@ -254,9 +254,9 @@ def test_the_examples_run(on_ray: bool, monkeypatch: pytest.MonkeyPatch) -> None
     """In the order of a notebook, in one folder: plan, bench, results, record, tune (on Ray alone), compare. After them, and after a model was taken
     away, the process is as it was."""
     if not on_ray:
-        for room in ("train", "trained"):
-            here = undisturbed("torch", "transformers.utils.logging")(train_here)
-            monkeypatch.setattr(f"harness.commands.{room}.train", here)
+        in_process.patch(monkeypatch)
+        here = undisturbed("torch", "transformers.utils.logging")(in_process.PoolHere._train)
+        monkeypatch.setattr(in_process.PoolHere, "_train", here)
     before = _process()
     finder, runner = (
         doctest.DocTestFinder(recurse=False),

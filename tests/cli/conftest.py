@@ -34,13 +34,14 @@ class Benched:
 @pytest.fixture(scope="session")
 def benched(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]) -> Benched:
     """Every method trained on the tiny BERT, once; tests leave the store as it is."""
-    import trained  # imports torch
+    import trained  # imports torch, and the other one Ray
+    from cluster import in_process
 
     folder = tmp_path_factory.mktemp("benched")
     trained.sentiment_folder(folder / "data")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("harness.commands.train.train", trained.train_here)
+        in_process.patch(patch)
         assert main(BENCH.format(encoder=folders["bert"], methods=METHODS).split()) == 0
         (stored,) = Store("sqlite:///.harness/harness.db", create=False).requests()
         runs = prepare(from_json(stored.values), train=False).plan.runs

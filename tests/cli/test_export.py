@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import tiny
 import torch
-import trained
 from cli.command import Said, command
 from cli.conftest import Benched
+from cluster import in_process
 from huggingface_hub import ModelCardData
 from huggingface_hub.repocard import metadata_load
 
@@ -45,7 +45,7 @@ def exported(benched: Benched, tmp_path_factory: pytest.TempPathFactory) -> dict
     keys |= {f"before {row}": parent(benched, row) for row in ("TAPT", "TACO", "ELECTRA", "COCO-LM")}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(benched.folder)
-        patch.setattr("harness.commands.trained.train", trained.train_here)
+        in_process.patch(patch)
         found = {name: export(recorded(None, key), root / name, unshown) for name, key in keys.items()}
     assert sorted((benched.folder / ".harness").rglob("*")) == before, "weights made for the export stay"
     return found
@@ -55,7 +55,7 @@ def exported(benched: Benched, tmp_path_factory: pytest.TempPathFactory) -> dict
 def harness(benched: Benched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Harness:
     """The command in the folder of that bench."""
     monkeypatch.chdir(benched.folder)
-    monkeypatch.setattr("harness.commands.trained.train", trained.train_here)
+    in_process.patch(monkeypatch)
     return lambda *words: command(capsys, *words)
 
 

@@ -27,10 +27,9 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def report(workdir: Path, bert: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Tiny test sets in place of the official ones, trained in this process."""
-    import trained
+    from cluster import in_process
 
-    monkeypatch.setattr("harness.commands.train.train", trained.train_here)
-    monkeypatch.setattr("harness.commands.trained.train", trained.train_here)
+    in_process.patch(monkeypatch)
     monkeypatch.setattr(glue_submission, "SHEETS", tuple(sheet._replace(rows=ROWS) for sheet in SHEETS))
 
     def run(*words: str) -> tuple[int, str, str]:

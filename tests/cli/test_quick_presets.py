@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trained
 from cli.conftest import Harness
+from cluster import in_process
 
 SHORT = "--preset quick --tasks sst2 --data data --set fine_tune.steps=3 --set max_length=64"
 
@@ -46,7 +47,7 @@ def test_a_quick_preset_runs_to_the_end(
     runs: int,
 ) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("harness.commands.train.train", trained.train_here)
+    in_process.patch(monkeypatch)
     store = f"--store sqlite:///{table}.db"
     short = (
         SHORT.replace("--set fine_tune.steps=3", "") if table.startswith("coco_lm_") else SHORT

@@ -10,12 +10,12 @@ import pytest
 import tiny
 from cli.command import write_csv
 from cli.conftest import Benched, Harness
-from trained import train_here
+from cluster import in_process
 
 import harness as api
 from harness.commands.prepare import prepare
 from harness.commands.recorded import recorded
-from harness.commands.train import unshown
+from harness.commands.train import train, unshown
 from harness.planning.request import Request, parse_override
 
 
@@ -103,7 +103,9 @@ def test_the_test_examples_of_a_table(at_bench: Harness, benched: Benched, tmp_p
 
 
 @pytest.mark.parametrize("protocol", ["k_shot", "own_cross_validated"])
-def test_a_run_of_a_later_subset_knows_its_task(protocol: str, bert: Path, workdir: Path) -> None:
+def test_a_run_of_a_later_subset_knows_its_task(
+    protocol: str, bert: Path, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where each subset has a dev set of its own: its texts, all metrics of its task, and the classes of its model."""
     texts, labels = tiny.texts(120, 1)
     rows = [(text, ("bad", "good")[label]) for (text,), label in zip(texts, labels, strict=True)]
@@ -119,7 +121,8 @@ def test_a_run_of_a_later_subset_knows_its_task(protocol: str, bert: Path, workd
         encoder=str(bert),
         overrides=(parse_override("fine_tune.steps=2"), parse_override("max_length=32")),
     )
-    prepared = train_here(prepare(request, train=True), unshown)
+    in_process.patch(monkeypatch)
+    prepared = train(prepare(request, train=True), unshown)
     (run,) = [run for run in prepared.plan.runs if run.subset == 1]
     record = api.record(run.stage.key)
     assert record.textless == ""

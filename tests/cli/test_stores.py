@@ -12,9 +12,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import trained
 from cli.command import Said, command
 from cli.conftest import Benched
+from cluster import in_process
 
 import harness as api
 from harness.store import Store
@@ -60,7 +60,7 @@ def test_a_published_table_is_verified_printed_trained_again_and_continued_elsew
     merged = api.merge("results", store="sqlite:///mine.db")
     assert (merged.added > 0, merged.agrees) == (True, True)
     assert api.merge("results", store="sqlite:///mine.db").added == 0
-    monkeypatch.setattr("harness.commands.trained.train", trained.train_here)
+    in_process.patch(monkeypatch)
     confirmed = harness("verify results --rerun 1")
     assert (confirmed.status, confirmed.out.splitlines()[-1]) == (0, "Confirmed.")
     assert "Stages trained again: 1, of which 1 agree with their records." in confirmed.out

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import trained
 from cli.command import data_folder
 from cli.conftest import Harness
+from cluster import in_process
 from views.runs import commit
 
 from harness.cli.request import read_words
@@ -34,7 +34,7 @@ def test_a_bench_goes_on_without_its_tracker_and_the_next_command_catches_up(
     words: str, harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder cannot be written while it trains. A report writes each stage once, and says so."""
-    monkeypatch.setattr("harness.commands.train.train", trained.train_here)
+    in_process.patch(monkeypatch)
     folder = workdir / ".harness" / "tensorboard"
     for _ in range(2):
         said = harness(f"report {words}")

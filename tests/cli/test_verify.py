@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import trained
 from cli.command import command
 from cli.conftest import Benched
+from cluster import in_process
 
 import harness as api
 from harness.commands.publish import Verified, judged, read_results, rerun, verify
@@ -71,7 +71,7 @@ class Scene:
 @pytest.fixture
 def scene(benched: Benched, written: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.chdir(benched.folder)
-    monkeypatch.setattr("harness.commands.trained.train", trained.train_here)
+    in_process.patch(monkeypatch)
     database = shutil.copyfile(benched.folder / ".harness" / "harness.db", tmp_path / "copy.db")
     return Scene(written.copy(), benched.keys, database)
 

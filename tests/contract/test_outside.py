@@ -139,9 +139,10 @@ def test_a_bench_trains_and_records_it_and_a_report_reads_it_again(
     focal: Path, harness: Harness, bert: Path, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import trained
+    from cluster import in_process
 
     trained.sentiment_folder(workdir / "data")
-    monkeypatch.setattr("harness.commands.train.train", trained.train_here)
+    in_process.patch(monkeypatch)
     said = harness(BENCH.format(encoder=bert))
     assert said.status == 0, said.err
     assert "TAPT+Focal" in said.out
