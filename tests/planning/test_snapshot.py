@@ -21,8 +21,6 @@ from harness.specs import Encoder
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
 
-TINY = Located(Encoder("7" * 32, "tiny"), None, BERT_TINY, None)
-
 
 def resolved(*texts: str, table: str = "few_shot", preset: str = "quick", **overrides: Any) -> ResolvedTable:
     return resolve_table(table, preset, set=texts, **overrides)
