@@ -147,7 +147,7 @@ def prepare(request: Request, *, train: bool) -> Prepared:
         named = replace(named, tasks=tuple(own[text].name if text in own else text for text in named.tasks or ()))
     tasks = {**TASKS, **{task.name: task for task in own.values()}}
     resolved = resolve(table, named, tasks)
-    _check_studies(named, resolved, source, tasks)
+    _check_selected(named, resolved, source, tasks)
     if request.sizes is None and not table.sizes:
         with suppress(NotAtHand):  # as a plan shows it
             known = (protocol_named(resolved.protocol).sizes(tasks[name], source) for name in resolved.tasks)
@@ -208,18 +208,19 @@ def _description(request: Request, files: int) -> Description:
     return Description(**said)
 
 
-def _check_studies(named: Request, resolved: ResolvedTable, source: TextSource, tasks: Mapping[str, Task]) -> None:
+def _check_selected(named: Request, resolved: ResolvedTable, source: TextSource, tasks: Mapping[str, Task]) -> None:
     """Raises UserError where a text that a point was selected on, of a dev set of its study, is in a test set here."""
     ours = protocol_named(resolved.protocol)
-    for study in (study for study in named.studies if study.protocol != ours.name):
-        theirs, places = protocol_named(study.protocol), [*product(study.sizes or (0,), study.subsets or (0,))]
-        for name in {name_of_task(text) for text in study.tasks} & {*resolved.tasks}:
+    for file, study in named.selected.items():
+        theirs = protocol_named(study.protocol or load_table(study.table).protocol)
+        places = [*product(study.sizes or (0,), study.subsets or (0,))]
+        for name in {*map(name_of_task, study.tasks or ())} & {*resolved.tasks} if theirs != ours else ():
             with suppress(NotAtHand):
                 tests = ours.evaluation_sets(tasks[name], source).tests.values()
                 dev_sets = {rows.digest: rows for rows in (theirs.dev_set(tasks[name], source, *at) for at in places)}
                 if shared := max(count_overlap(*pair) for pair in product(dev_sets.values(), tests)):
                     raise UserError(
-                        f"{study.file}: its point was selected under protocol {theirs.name} on rows of {name} of which {shared:,} are test rows "
+                        f"{file}: its point was selected under protocol {theirs.name} on rows of {name} of which {shared:,} are test rows "
                         f"under protocol {ours.name}; take the study's with --protocol {theirs.name}, or tune again with "
                         f"--protocol {ours.name}."
                     )

@@ -18,7 +18,6 @@ from harness.planning.request import (
     MODEL_FIELDS,
     Override,
     Request,
-    Study,
     flag_of,
     parse_override,
     same_table,
@@ -81,7 +80,7 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
     point are taken. Raises UserError for what is wrong in a file, and for targets that differ in what the request leaves out; a
     request without a table, where no target names one either, comes back without one.
     """
-    asked, overrides, studies = request, list[Override](), []
+    asked, overrides, selected = request, list[Override](), dict[str, PointTarget]()
     for file in files:
         point, places = load_yaml(Path(file), PointFile), places_of(Path(file))
         methods_named(point.name, places("method"))
@@ -89,8 +88,7 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
         if target:
             given = {name: value for name in ("preset", *TARGET) if (value := getattr(target, name))}
             table = load_table(target.table, places("target", "table"))
-            on = (given.get(name, ()) for name in ("tasks", "sizes", "subsets"))
-            studies.append(Study(file, given.get("protocol") or table.protocol, *on))
+            selected[file] = target
             if not request.table:
                 request = _taking(request, {"table": target.table}, places)
             if same_table(request.table, target.table) and asked.preset in (None, target.preset):
@@ -115,7 +113,7 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
             raise UserError(
                 f"{each.place}: {each.key} holds for all rows and differs from {other.place}; name one of the files."
             )
-    return replace(request, overrides=(*overrides, *request.overrides), studies=tuple(studies))
+    return replace(request, overrides=(*overrides, *request.overrides), selected=selected)
 
 
 def _taking(request: Request, values: Mapping[str, Any], places: Places) -> Request:

@@ -74,18 +74,6 @@ class Override:
         return self.origin if self.in_file else f"{self.origin} {self.text}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Study:
-    """What the point of a `file` was selected on: the dev rows of `tasks` under a `protocol` (empty `sizes` and `subsets`: the
-    preset's)."""
-
-    file: str
-    protocol: str
-    tasks: tuple[str, ...]
-    sizes: tuple[int, ...]
-    subsets: tuple[int, ...]
-
-
 def _parts(value: Any) -> Any:
     """Several values: one, any number of them, or a text as of a flag: names between commas, of which one that holds a comma is a file, or
     stands in double quotes."""
@@ -124,7 +112,7 @@ class Request:
 
     `table`: a name or the path of a YAML file. `methods` takes names of rows as written ('w/ SimCLR') or of methods ('cmlm': all its rows); a
     method without a row gets one ('taco', 'cmlm+scl'). `tasks`: names, YAML files of the user's own, or files of labelled rows, which the
-    fields of that group describe. `studies`: those of the points that it takes. `origins`: where fields were set that a file or a store gave.
+    fields of that group describe. `selected`: the targets of the points that it takes, by their files. `origins`: where fields were set that a file or a store gave.
     """
 
     table: Text = ""
@@ -211,7 +199,7 @@ class Request:
         "TRACKER",
         (),
     )
-    studies: tuple[Study, ...] = dataclasses.field(default=(), compare=False)
+    selected: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, hash=False)
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, hash=False)
 
     def origin(self, name: str) -> str:
