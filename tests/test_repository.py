@@ -397,11 +397,6 @@ class TestDoctor:
 
         assert check(f"sqlite:///{tmp_path}/new/harness.db").ok
         assert not (tmp_path / "new").exists()
-        damaged = tmp_path / "damaged.db"
-        damaged.write_text("not a database" * 100)
-        assert check(f"sqlite:///{damaged}").ok is False
-        assert "not a database" in check(f"sqlite:///{damaged}").found
         assert check(str(tmp_path)).ok is False
         hidden = check("postgresql+psycopg://me:secret@127.0.0.1:1/none")
-        assert hidden.ok is False
-        assert "secret" not in hidden.found + hidden.fix
+        assert (hidden.ok, "secret" in hidden.found + hidden.fix) == (False, False)
