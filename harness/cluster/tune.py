@@ -143,11 +143,10 @@ class HarnessTrial(tune.Trainable):
         """Train what is not recorded of a replicate. A stage that ends without a record could not be made: the weights that it starts from are gone."""
         points, runs, storage = self._points, self._runs[index], self._setup.storage
         statuses, ended = self._ask("ended", [stage.key for run in runs for stage in run.stage.chain])
-        broken = {key for key in ended if statuses[key][0] != "done"}
+        broken = {key for key in ended & statuses.keys() if statuses[key][0] != "done"}
         left = tuple(run for run in runs if broken.isdisjoint(stage.key for stage in run.stage.chain))
-        items, _ = work(
-            Plan(points.base, "", left, (), points.table_data, ()), statuses, cache(storage.exists), self._retry
-        )
+        plan = Plan(points.base, "", left, (), points.table_data, ())
+        items, _ = work(plan, statuses, cache(storage.exists), self._retry)
         for item in items:
             item.name = f"trial {self._number}: {item.name}"
         stages = Stages(items, self._ask, storage, keep_weights=True)
