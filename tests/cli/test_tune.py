@@ -10,7 +10,7 @@ import psutil
 import pytest
 from cli.command import Terminal
 from cli.conftest import Harness
-from search.small import ran
+from search.small import SPACE, ran
 
 import harness as api
 from harness.commands import study as study_commands
@@ -24,23 +24,9 @@ from harness.store import Owner, Store
 
 Refused = Callable[..., str]
 
-SPACE = """name: mine
-method: cmlm
-table: few_shot
-defaults: {alpha: 0.5, contrast: simclr, temperature: 0.07}
-grid: {alpha: [0.1, 0.5]}
-search:
-  alpha: {low: 0.01, high: 2.0, log: true}
-  contrast: {choice: [simsiam, simclr]}
-  temperature: {low: 0.02, high: 0.5, log: true, when: {contrast: simclr}}
-sizes: [100]
-subsets: 2
-seeds: [31]
-"""
-
 
 def own_space() -> None:
-    Path("mine.yaml").write_text(SPACE, encoding="utf-8")
+    Path("mine.yaml").write_text(f"{SPACE}sizes: [100]\nsubsets: 2\nseeds: [31]\n", encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -90,8 +76,8 @@ def test_a_long_study_is_shown_and_agreed_to(harness: Harness, workdir: Path, mo
     assert "add --yes to run it, or narrow it with --trials, --tasks" in last
     shown = "\n".join(plan)
     assert (
-        "search over alpha 0.01 to 2 (log); contrast simsiam, simclr; temperature 0.02 to 0.5 (log) where contrast is"
-        in shown
+        "search over alpha 0.01 to 2 (log); p_c 0.1 to 0.9 in steps of 0.1; num_views 1 to 3; contrast simsiam, simclr; "
+        "temperature 0.02 to 0.5 (log) where contrast is simclr" in shown
     )
     assert "100,000 points, sampler tpe, racing paired, seed 0; first the default point, alpha=0.5" in shown
     assert "2 subsets x 1 seed = 2 replicates a point" in shown
@@ -103,14 +89,14 @@ def test_a_long_study_is_shown_and_agreed_to(harness: Harness, workdir: Path, mo
 
 @pytest.mark.usefixtures("packaged")
 def test_the_plan_of_a_grid_is_exact(harness: Harness, workdir: Path) -> None:
-    """2 points x 2 subsets: a post-training and a fine-tuning each, and one MLM head."""
+    """4 points x 2 subsets: a post-training and a fine-tuning each, and one MLM head."""
     own_space()
     said = harness("tune cmlm --space mine.yaml --grid --plan").out
-    assert "2 points, sampler grid, racing none" in said
-    assert "To do: 9 of 9 stages" in said
+    assert "4 points, sampler grid, racing none" in said
+    assert "To do: 17 of 17 stages" in said
     narrower = harness("tune cmlm --space mine.yaml --grid --subsets 1 --plan").out
     assert "1 subset x 1 seed = 1 replicate" in narrower
-    assert "To do: 5 of 5 stages" in narrower
+    assert "To do: 9 of 9 stages" in narrower
     assert [path.name for path in workdir.iterdir()] == ["mine.yaml"]
 
 
@@ -151,10 +137,10 @@ def test_failed_replicates_are_said_in_the_exit_status(
     own_space()
     request = TuneRequest("cmlm", Request(tasks=("movies",)), space="mine.yaml", mode="grid", racing="none")
     with open_study(prepare_study(request)) as opened:
-        statuses: tuple[Status, ...] = ("done", last)
+        statuses: tuple[Status, ...] = ("done", "done", "done", last)
         for point, second in zip(opened.points.space.grid_points(), statuses, strict=True):
             ran(opened, point, 0.5, 0.5, status=second)
-    assert prepare_study(request).plan().ended == 2 - status, "a failed one is tried again"
+    assert prepare_study(request).plan().ended == 4 - status, "a failed one is tried again"
     monkeypatch.setattr(study_commands, "run_trials", lambda *_: None)  # the replicate fails once more
     said = harness("tune cmlm --space mine.yaml --grid --racing none --tasks movies --yes")
     assert said.status == status, said.err
