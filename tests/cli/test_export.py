@@ -9,9 +9,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,14 +24,17 @@ from cli.conftest import Benched
 from cluster import in_process
 from huggingface_hub import ModelCardData
 from huggingface_hub.repocard import metadata_load
+from requested import aggregated, resolve_table
+from views.runs import filled, results
 
 from harness.api import embeddings
 from harness.cli.models import LOADED_BY
-from harness.commands.export import Exported, _check_equal, card, encoder_license, export
+from harness.commands.export import Exported, _check_equal, _title, card, encoder_license, export, scores_of
 from harness.commands.recorded import recorded
 from harness.commands.train import unshown
 from harness.encoders.models.batch import Batch
 from harness.errors import UserError
+from harness.planning.resolved import ResolvedTable
 from harness.store import Store
 from harness.tasks.task import TASKS
 from harness.wording import in_points
@@ -282,3 +287,43 @@ def test_embeddings_are_the_first_states_of_plain_transformers(
     assert embeddings(parent(benched, "TAPT"), texts).labels is None
     with pytest.raises(UserError, match="has no test set; name texts"):
         embeddings(parent(benched, "TAPT"))
+
+
+def shown(r: ResolvedTable) -> tuple[dict[str, Any], Any]:
+    """The first row's scores on SST-2, and the cell of the table."""
+    runs = [replace(run, dev=1 - (run.test or 0)) for run in results(r)]
+    first, grid = next(run for run in runs if run.task == "sst2"), filled(r, runs)
+    run: Any = SimpleNamespace(row=first.row, size=first.size, task="sst2")
+    (found,) = scores_of(first.key, run, TASKS["sst2"], grid)
+    assert found["own"] == first.test
+    return found, grid.cells[first.size, r.titles[first.row], "sst2"]
+
+
+@pytest.mark.parametrize(
+    ("table", "rule", "of_cell", "place"),
+    [
+        ("few_shot", {}, "mean of 15 runs", "SST-2 (test)"),
+        ("few_shot", {"center": "median", "spread": "none"}, "median of 15 runs", "SST-2 (test)"),
+        ("few_shot", {"center": "top_k", "k": 3}, "mean of the 3 runs that are best on dev of 15 runs", "SST-2 (test)"),
+        ("coco_lm_glue", {}, "median of 5 runs", "SST-2 (dev)"),  # of grids of up to 64 points; dev is scored
+    ],
+)
+def test_the_recipe_is_the_cell_by_its_rule(table: str, rule: dict[str, Any], of_cell: str, place: str) -> None:
+    r = resolve_table(table, "paper", tasks=("sst2",))
+    found, cell = shown(aggregated(r, **rule) if rule else r)
+    assert found["dataset"] == place
+    assert found["cell"].startswith(in_points(cell.value))
+    assert found["cell"].endswith(f" ({of_cell})")
+
+
+def test_a_table_of_dev_scores_gives_no_number_beside_a_test_score() -> None:
+    r = aggregated(resolve_table("few_shot", "paper", tasks=("sst2",)), scores="dev")
+    found, _ = shown(r)
+    assert found["cell"] == "the table shows scores on dev"
+
+
+def test_sizes_of_k_shot_are_per_class() -> None:
+    plan: Any = SimpleNamespace(resolved=resolve_table("k_shot", "paper", tasks=("sst2",)))
+    run: Any = SimpleNamespace(row="FT", size=16)
+    title = _title(plan, SimpleNamespace(), run, TASKS["sst2"])  # type: ignore[arg-type]
+    assert title.endswith("FT on SST-2 (16 labelled examples per class)")
