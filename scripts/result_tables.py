@@ -19,8 +19,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.statistics.crossed import full_grid
-from harness.statistics.difference import Difference, difference, holm
+from harness.statistics.crossed import Difference, difference, full_grid, holm
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/**/*.md", "results/**/*.md")

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from harness.statistics.crossed import (
     MeanSquares,
     component_interval,
+    difference,
     half_width,
     item_variance,
     mean_squares,
+    published_half_width,
     t_inference,
     variance_interval,
 )
-from harness.statistics.difference import difference, published_half_width
 from harness.statistics.power import (
     MOST_SEEDS,
     MOST_SUBSETS,

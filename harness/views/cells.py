@@ -22,8 +22,7 @@ from harness.planning.aggregation import AVERAGE, average, mean, replicate_avera
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow, on_encoder
 from harness.scores import PLACE, placed
-from harness.statistics.crossed import full_grid
-from harness.statistics.difference import mean_interval, published_half_width
+from harness.statistics.crossed import full_grid, mean_interval, published_half_width
 from harness.tasks.metrics import METRICS
 
 Verdict = Literal["", "agrees", "higher", "lower", "incomplete", "not comparable"]

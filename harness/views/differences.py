@@ -18,8 +18,7 @@ import pandas as pd
 
 from harness.errors import UserError
 from harness.planning.aggregation import AVERAGE
-from harness.statistics.crossed import ROUNDING
-from harness.statistics.difference import difference, holm
+from harness.statistics.crossed import ROUNDING, difference, holm
 from harness.tasks.protocols import protocol_named
 from harness.views.cells import (
     Answers,

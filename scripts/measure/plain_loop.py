@@ -28,8 +28,7 @@ from harness.cli.request import read_words
 from harness.commands.prepare import prepare
 from harness.scores import results_of
 from harness.specs import Stage
-from harness.statistics.crossed import full_grid
-from harness.statistics.difference import difference
+from harness.statistics.crossed import difference, full_grid
 
 EVALUATED = 64
 """Texts of an evaluation batch."""

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness.statistics.crossed import full_grid
-from harness.statistics.difference import difference, holm
+from harness.statistics.crossed import difference, full_grid, holm
 
 answers = st.integers(-20, 20).map(lambda count: count / 256)
 

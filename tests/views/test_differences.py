@@ -14,8 +14,7 @@ from views.runs import filled, result, results
 from harness.errors import UserError
 from harness.planning.resolved import ResolvedTable
 from harness.scores import Result
-from harness.statistics.crossed import mean_squares
-from harness.statistics.difference import difference, holm
+from harness.statistics.crossed import difference, holm, mean_squares
 from harness.views.cells import Answers, Grid, on_grid
 from harness.views.differences import differences, sets_of_the_best
 from harness.views.power import resolutions

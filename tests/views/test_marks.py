@@ -10,7 +10,7 @@ import pytest
 from requested import resolve_table
 from views.runs import filled, render, result
 
-from harness.statistics.difference import difference
+from harness.statistics.crossed import difference
 from harness.views.cells import Grid, aggregate
 from harness.views.differences import differences, ranks_view, sets_of_the_best
 from harness.views.table import Caption
