@@ -16,7 +16,7 @@ from harness import private
 from harness.cluster.worker import answer, on_driver_node
 from harness.errors import KEPT, UserError
 from harness.specs import Record, Stage, Status
-from harness.store import RENEW_SECONDS, Grant, Owner, Store
+from harness.store.records import RENEW_SECONDS, Grant, Owner, Store
 
 if TYPE_CHECKING:
     from harness.training.result import Speed

@@ -30,17 +30,7 @@ from harness.retry import TransientError, retried
 from harness.specs import Record, Run, Stage, Status, digest_of
 from harness.store.database import Database, parts
 from harness.store.published import unpacked
-from harness.store.tables import (
-    LEASES,
-    RECORDS,
-    REQUEST_STAGES,
-    REQUESTS,
-    RUNS,
-    SEALS,
-    SNAPSHOTS,
-    STUDIES,
-    TRANSLATIONS,
-)
+from harness.store.tables import LEASES, RECORDS, REQUEST_STAGES, REQUESTS, RUNS, SEALS, SNAPSHOTS, TRANSLATIONS
 
 LEASE_SECONDS = 180.0
 """A lease of another host that was not renewed for this long is dead; one of this host dies with its process. It is longer than a
@@ -393,9 +383,10 @@ class Store(Database):
         """The names of Optuna's studies, in its own table."""
         if not self.exists:
             return []
+        table = sa.table("studies", sa.column("study_name"))
         with self._read() as connection:
-            there = sa.inspect(connection).has_table(STUDIES.name)
-            return [*connection.execute(sa.select(STUDIES.c.study_name)).scalars()] if there else []
+            there = sa.inspect(connection).has_table(table.name)
+            return [*connection.execute(sa.select(table.c.study_name)).scalars()] if there else []
 
 
 def _alive(lease: Mapping[Any, Any], now: float) -> bool:

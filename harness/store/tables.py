@@ -59,5 +59,3 @@ SNAPSHOTS = _table("snapshots", "digest", digest=KEY, body=TEXT)
 """What the plan of a request read."""
 SEALS = _table("seals", "digest sealed_at", digest=KEY, sealed_at=TIME, table=TEXT, body=TEXT)
 """Plans that were sealed before their first run."""
-STUDIES = sa.table("studies", sa.column("study_name"))
-"""Optuna's, in the same database."""

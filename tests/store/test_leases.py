@@ -15,8 +15,9 @@ import sqlalchemy as sa
 from store.samples import record, same, stage
 
 from harness.specs import Record
-from harness.store import LEASE_SECONDS, Owner, Store, database
+from harness.store import Owner, Store, database
 from harness.store.database import Database
+from harness.store.records import LEASE_SECONDS
 from harness.store.tables import RECORDS
 
 KEY = "a" * 32

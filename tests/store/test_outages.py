@@ -17,8 +17,9 @@ from store.samples import record, same, stage
 from harness import retry
 from harness.errors import UserError
 from harness.retry import TransientError
-from harness.store import LEASE_SECONDS, Owner, Store
+from harness.store import Owner, Store
 from harness.store.database import LOCK_SECONDS, Database
+from harness.store.records import LEASE_SECONDS
 
 OF = stage()
 
