@@ -36,7 +36,6 @@ class WorkerSetup:
 
     `encoders`: by digest the folder and, of one that begins with random weights, its configuration; the folder then holds its tokenizer only.
     `micro_batch`: sequences that go through the encoder at once (0: a worker's whole share of the batch).
-    `dev_points`: how often a stage scores dev for its learning curve alone.
     `checkpoint_seconds`: a stage keeps what it would go on from this often (0: never).
     `storage_mark`, `code`: what a node of a cluster must find in the storage, and as its harness. `files`: references to the files of encoders, by
     digest, for a node without them.
@@ -47,7 +46,6 @@ class WorkerSetup:
     threads: int = 1
     device: str = "cpu"
     micro_batch: int = 0
-    dev_points: int = 0
     checkpoint_seconds: float = 0.0
     storage_mark: str = ""
     code: str = ""

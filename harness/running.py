@@ -89,7 +89,7 @@ def run_stage(
                 stage.optim,
                 stage.seed,
                 scoring=scoring,
-                placement=Placement(device, process_group, setup.micro_batch, setup.dev_points),
+                placement=Placement(device, process_group, setup.micro_batch),
                 report=report,
                 checkpoints=checkpoints,
                 saved=saved,

@@ -58,7 +58,6 @@ def session_of(
         {each.encoder.digest: (each.folder.resolve(), each.new_config) for each in encoders if each.folder},
         storage,
         micro_batch=request.micro_batch or 0,
-        dev_points=request.dev_points,
         checkpoint_seconds=60 * request.checkpoint_minutes,
     )
     with session(asked, metadata) as (dashboard, execution):

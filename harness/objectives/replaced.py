@@ -163,7 +163,7 @@ class ReplacedTokens(AuxiliaryMaskedLM):
         if batch.counted is not None:
             replacements = torch.where(batch.counted, replacements, original.index_select(0, where))
         corrupted = original.index_copy(0, where, replacements)
-        return main.with_ids(torch.cat([corrupted, main.ids[size:]])), original
+        return replace(main, arrays={**main.arrays, "ids": torch.cat([corrupted, main.ids[size:]])}), original
 
     @torch.no_grad()
     def sample(self, batch: Batch, logits: Tensor | None = None) -> Tensor:

@@ -172,11 +172,6 @@ class Request:
     micro_batch: Count | None = _said(
         "execution", "sequences per forward pass on a worker; the batch size is unchanged"
     )
-    dev_points: NonNegativeInt = _said(
-        "execution",
-        "score dev this often along a stage for its learning curve; selects nothing (default: 0)",
-        default=0,
-    )
     checkpoint_minutes: Amount = _said(
         "execution", "minutes between two checkpoints of a running stage (default: 10; 0: none)", default=10.0
     )

@@ -32,12 +32,6 @@ LEAST_SCALE = 1.0
 """Below it gradients overflow without being scaled, and no update can be expected any more."""
 
 
-def grad_scaler(device: torch.device, precision: str) -> GradScaler:
-    """For the updates of one stage in fp16, whose smallest gradients would be 0: torch's, from 2^16 on, doubled after 2,000 updates in a row and
-    halved where a gradient is not finite; such an update is skipped. In another precision it changes nothing, and has no state."""
-    return GradScaler(device.type, enabled=precision == "fp16")
-
-
 def loss_scale(scaler: GradScaler, optimizer: torch.optim.Optimizer, step: int, steps: int) -> dict[str, float]:
     """Measures of a stage of `steps` updates after `step` of them: the scale, and how many updates were skipped since its start.
     None in another precision than fp16.
@@ -83,12 +77,11 @@ class _GatheredError(Exception):
 @dataclass(frozen=True)
 class Placement:
     """How a stage is trained. At most `micro_batch` sequences of a batch go through the encoder at once (0: a rank's whole
-    share). `dev_points`: how often dev is scored for the learning curve alone. `recorder`: makes what captures updates in place of CUDA's graphs."""
+    share). `recorder`: makes what captures updates in place of CUDA's graphs."""
 
     device: torch.device = CPU
     process_group: ProcessGroup = SINGLE_PROCESS
     micro_batch: int = 0
-    dev_points: int = 0
     recorder: Callable[[], Any] | None = None
 
     @property
@@ -113,7 +106,9 @@ class ForwardBackward:
 
     def __post_init__(self) -> None:
         self.block = self.placement.repeats and self.objective.encoder.family.packed
-        self.scaler = grad_scaler(self.placement.device, self.optim.precision)
+        # For fp16, whose smallest gradients would be 0: from 2^16 on, doubled after 2,000 updates in a row and halved where a gradient is not
+        # finite; such an update is skipped. In another precision it changes nothing, and has no state.
+        self.scaler = GradScaler(self.placement.device.type, enabled=self.optim.precision == "fp16")
         self._model: Any = self.objective
         if self.placement.process_group.size > 1:
             # An option may leave a head unused; the buffers are tables that all ranks have.

@@ -22,7 +22,6 @@ from harness.kinds import Predictions
 from harness.objectives.base import TrainingObjective, at_least_single
 from harness.specs import Optim
 from harness.streams import stream
-from harness.tasks.metrics import score
 from harness.training.checkpoint import Checkpoints, SavedWeights
 from harness.training.forward_backward import ON_CPU, Placement, autocast, loss_scale, use_repeatable_kernels
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
@@ -93,9 +92,7 @@ def train(
                 run.check_weights(step)
                 if placement.process_group.rank == 0:
                     saved.save(step)
-            if step % every and step != optim.steps:
-                run.draw_curve(step, placement.dev_points)
-            else:
+            if not step % every or step == optim.steps:
                 report(run.evaluate(step))
             if step < last:
                 run.keep(step, checkpoints, stopping)
@@ -196,9 +193,8 @@ class _TrainingRun:
         measures = self._measures(step)
         measures |= loss_scale(self.updates.scaler, self.updates.optimizer, step, self.optim.steps)
         entry |= {"measures": measures} if measures else {}
-        curve = {"loss": losses, "dev": progress.curve}
-        entry |= {"curve": found} if (found := {name: points for name, points in curve.items() if points}) else {}
-        progress.step, progress.pending, progress.curve = step, [], []
+        entry |= {"curve": {"loss": losses}} if losses else {}
+        progress.step, progress.pending = step, []
         if self.scoring:
             entry["dev"] = self.score(step, self.scoring)
         self.result.history.append(entry)
@@ -216,16 +212,6 @@ class _TrainingRun:
         self.objective.train().measures = None
         values = torch.stack([value.float() for value in found.values()]).tolist() if found else []
         return {name: value for name, value in zip(found, values, strict=True) if math.isfinite(value)}
-
-    def draw_curve(self, step: int, points: int) -> None:
-        """Score dev between two evaluations, at each of `points` steps along the stage. Selects nothing, and changes nothing that is
-        trained; its FLOPs are no part of the stage's."""
-        if not points or not self.scoring or step % -(-self.optim.steps // points):
-            return
-        self.stopwatch.stop()
-        found, _ = self._predict(self.scoring.dev)
-        self.objective.train()
-        self.progress.curve.append([step, score(self.scoring.selection.metric, found)])
 
     def score(self, step: int, scoring: Scoring) -> dict[str, float]:
         """Scores on dev; a state that beats the best one so far is kept."""

@@ -132,11 +132,10 @@ def finite(predictions: Predictions, name: str, place: str) -> Predictions:
 
 @dataclass
 class TrainingProgress:
-    """The state of training after `step` updates; `best`: the weights of the best evaluation so far. Since that evaluation: `pending`, the terms
-    of each update, and `curve`, dev scores as [step, score]."""
+    """The state of training after `step` updates; `best`: the weights of the best evaluation so far; `pending`: the terms of each
+    update since the last evaluation."""
 
     result: TrainingResult
     step: int = 0
     best: dict[str, Tensor] = field(default_factory=dict)
     pending: list[tuple[int, dict[str, Tensor]]] = field(default_factory=list)
-    curve: list[list[float]] = field(default_factory=list)

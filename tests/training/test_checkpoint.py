@@ -6,6 +6,7 @@ import io
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +71,13 @@ def numbers(record: Record) -> tuple[Any, ...]:
     return (*found, record.flops, record.weights_digest, predictions)
 
 
-def grows_soon(device: torch.device, precision: str) -> torch.amp.GradScaler:
-    """fp16's scale doubles after five updates, which a checkpoint falls between."""
-    return torch.amp.GradScaler(device.type, growth_interval=5, enabled=precision == "fp16")
-
-
 @pytest.mark.parametrize(
     "name", ["fine-tuning", "with weight decay", "pre-training", "question answering", "fp16, skipped updates"]
 )
 def test_interrupted_twice_and_resumed(name: str, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "LOG_EVERY", EVERY)
-    monkeypatch.setattr(forward_backward, "grad_scaler", grows_soon)
+    # fp16's scale doubles after five updates, which a checkpoint falls between.
+    monkeypatch.setattr(forward_backward, "GradScaler", partial(torch.amp.GradScaler, growth_interval=5))
     stage, inputs = STAGES[name](bert)
     undisturbed = run(stage, inputs, tiny.worker_setup(bert, tmp_path / "undisturbed"))
     assert undisturbed.status == "done", undisturbed.reason
@@ -107,8 +104,8 @@ def test_stopped_on_request_and_resumed(name: str, bert: Path, tmp_path: Path, m
     """Between two evaluations, at one, and before the first: no update is lost, none is made twice, and the history is the same."""
     monkeypatch.setattr(loop, "LOG_EVERY", EVERY)
     stage, inputs = STAGES[name](bert)
-    undisturbed = run(stage, inputs, replace(tiny.worker_setup(bert, tmp_path / "undisturbed"), dev_points=11))
-    place = replace(tiny.worker_setup(bert, tmp_path / "stopped"), checkpoint_seconds=1e9, dev_points=11)
+    undisturbed = run(stage, inputs, tiny.worker_setup(bert, tmp_path / "undisturbed"))
+    place = replace(tiny.worker_setup(bert, tmp_path / "stopped"), checkpoint_seconds=1e9)
     at = 0
     for stop in (1, 7, 8, 15):
 

@@ -242,9 +242,6 @@ class Batch:
         """With `bias` [1, H, L, L] on the scores; -inf at padding, but never in a whole row, since every sequence has a token."""
         return replace(self, bias=bias if self.mask is None else bias.masked_fill(~self.mask, float("-inf")))
 
-    def with_ids(self, ids: Tensor) -> Batch:
-        return replace(self, arrays={**self.arrays, "ids": ids})
-
 
 def _places(arrays: list[Any]) -> Iterator[tuple[Any, slice]]:
     """Of each array its bytes in a buffer of all."""
