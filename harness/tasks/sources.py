@@ -210,8 +210,7 @@ def _unlabelled_rows(task: Task) -> Rows:
     Raises NotAtHand or UserError as `open_corpus` does, UserError for a file of no known kind or without the columns.
     """
     path = Path(task.unlabelled)
-    known = is_separated(path) or path.suffix in LABELLED
-    table = known and not task.unlabelled.startswith(HUB) and path.is_file()
+    table = path.is_file() and (is_separated(path) or path.suffix in LABELLED)
     if table and (is_separated(path) or set(task.columns) <= set(next(rows_of(path), (0, {}))[1])):
         every = (texts for *_, texts in text_rows(path, task.columns, blank=True))
         rows = Rows([texts for texts in every if any(map(str.strip, texts))])
@@ -228,17 +227,15 @@ def file_of(place: Path, split: str) -> Path | None:
     Raises UserError for two files of one split, and for one that holds it by its name but is not read: a folder, a
     format such as TSV, a shard of several.
     """
-    there = _inside(place)
+    named_alike = re.compile(rf"{re.escape(split)}(\..*|-\d+-of-\d+\.parquet)?", re.IGNORECASE)
     names = [*(f"{split}{ending}" for ending in FORMATS), Path(HUB_FILE.format(task="", split=split)).name]
-    found = [path for path in there if path.name in names]
+    alike = [path for path in _inside(place) if named_alike.fullmatch(path.name)]
+    found = [path for path in alike if path.name in names and path.is_file()]
     if len(found) > 1:
         raise UserError(f"{place}: holds {' and '.join(path.name for path in found)} for one split; keep one of them.")
-    if found and not found[0].is_file():
-        raise UserError(f"{found[0]}: is not a file; put the split's file there.")
-    named_alike = re.compile(rf"{re.escape(split)}(\..*|-\d+-of-\d+\.parquet)?", re.IGNORECASE)
-    if not found and (unread := next((path for path in there if named_alike.fullmatch(path.name)), None)):
+    if alike and not found:
         raise UserError(
-            f"{unread}: is not read; write the split as {split}.csv (commas, a header line), {split}.jsonl or "
+            f"{alike[0]}: is not read; write the split as {split}.csv (commas, a header line), {split}.jsonl or "
             f"{split}.parquet, or rename it."
         )
     return found[0] if found else None

@@ -186,7 +186,7 @@ def test_what_cannot_be_read_is_refused_with_its_path(tmp_path: Path) -> None:
     for ending in ENDINGS:
         path = tmp_path / f"{ending}/sst2/train.{ending}"
         path.mkdir(parents=True)
-        refused(tmp_path / ending, str(path), "is not a file")
+        refused(tmp_path / ending, str(path), "is not read; write the split as")
         path.rmdir()
         path.symlink_to("/proc/self/mem")  # a file that nobody can read from its beginning, root included
         refused(tmp_path / ending, str(path))
