@@ -16,7 +16,7 @@ import numpy as np
 
 from harness.commands.prepare import Prepared, lacking, name_of_task, prepare, prepare_recorded
 from harness.errors import UserError, masked, unknown
-from harness.methods import METHODS, definition_of, known_methods
+from harness.methods import METHODS, known_methods
 from harness.paths import PYTHON
 from harness.planning.request import (
     FIELDS,
@@ -69,18 +69,6 @@ class StageRecord:
     @property
     def key(self) -> str:
         return self.record.key
-
-    def check_done(self) -> None:
-        """Raises UserError for a stage that has no weights: it did not finish, or scikit-learn fitted it."""
-        if definition_of(self.stage.objective).fitted:
-            raise UserError(
-                f"{self.key[:12]} ({self.stage.objective.name}) was fitted by scikit-learn and left no model, its predictions alone ('harness errors "
-                f"{self.key[:12]}'); name a run whose encoder or head was trained."
-            )
-        if self.record.status != "done":
-            raise UserError(
-                f"{self.key[:12]} is {self.record.status} ({self.record.reason}); only a finished stage has weights."
-            )
 
     def prepare(self, *, train: bool = False) -> Prepared:
         """Its cell, or the table that has it, planned. Raises UserError where the request is not known, or its files changed."""

@@ -19,6 +19,7 @@ from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
 from harness.kinds import Kind
 from harness.machine import on_cpu
+from harness.methods import definition_of
 from harness.planning.work import work
 from harness.specs import Parent, Record, RowSet, Stage, Status
 from harness.storage import Storage, weights_of
@@ -70,8 +71,15 @@ def trained_model(
     Raises UserError where the stage did not finish, its data or encoder are not at hand, or what is trained again differs from the record
     (`accept_difference`: all the same).
     """
-    recorded.check_done()
-    prepared, record, key = recorded.prepare(), recorded.record, recorded.key
+    record, key, objective = recorded.record, recorded.key, recorded.stage.objective
+    if definition_of(objective).fitted:
+        raise UserError(
+            f"{key[:12]} ({objective.name}) was fitted by scikit-learn and left no model, its predictions alone ('harness errors "
+            f"{key[:12]}'); name a run whose encoder or head was trained."
+        )
+    if record.status != "done":
+        raise UserError(f"{key[:12]} is {record.status} ({record.reason}); only a finished stage has weights.")
+    prepared = recorded.prepare()
     kept = storage_of(replace(prepared.request, storage=storage), prepared.store)
     if kept.exists(weights_of(key)):
         model, digest = _loaded(recorded, prepared, kept)

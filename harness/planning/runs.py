@@ -167,11 +167,11 @@ def make_plan(
     prose = {rows.name: library[rows.digest] for rows in heads if rows.digest in library}
     found: dict[Augment | None, Translation] = {None: NO_TRANSLATION}
     found |= {augment: translations(augment) for augment in resolved.translations}
-    readers: dict[str, TaskReader] = {}
+    readers, untranslated = dict[str, TaskReader](), dict[Augment | None, dict[str, Rows]]()
 
     def evaluations(name: str) -> TaskData:
         task = (user_tasks or {}).get(name) or task_named(name)
-        readers[name] = TaskReader(resolved, task, source, library, found)
+        readers[name] = TaskReader(resolved, task, source, library, found, untranslated)
         return readers[name].evaluations()
 
     # Read when `runs_of` needs them, so that a wrong row is refused before any data are read.
@@ -194,10 +194,6 @@ def make_plan(
     if corpus and corpus.rows <= COMPARED_TEXTS and corpus.digest not in {rows.digest for rows in prose.values()}:
         prose[corpus.name] = Rows(tuple((text,) for text in corpus.texts()))
     places = dict.fromkeys(source.describe(found.task) for found in tasks.values()) if source else ["not read"]
-    untranslated: dict[Augment | None, dict[str, Rows]] = {}
-    for reader in readers.values():
-        for augment, digest in reader.untranslated:
-            untranslated.setdefault(augment, {})[digest] = library[digest]
     return Plan(
         resolved=resolved,
         source="; ".join(places),

@@ -54,7 +54,7 @@ NO_TRANSLATION = Translation(reason="its table names no translator")
 class TaskReader:
     """One task's rows: read when a source is given and has them, unresolved otherwise. What is read is added to `library`.
 
-    `untranslated`: rows without back-translations yet, by augmentation (None: views) and digest; `read`: of each training set its rows,
+    `untranslated` gets the rows without back-translations yet, by augmentation (None: views) and digest. `read`: of each training set its rows,
     its dev set and its unlabelled texts; `missing`: why the source has not got them.
     """
 
@@ -63,9 +63,9 @@ class TaskReader:
     source: TextSource | None
     library: dict[str, Rows]
     translations: Mapping[Augment | None, Translation]
+    untranslated: dict[Augment | None, dict[str, Rows]]
     tests: dict[str, Rows] = field(default_factory=dict)
     read: list[tuple[Rows, Rows, Rows | None]] = field(default_factory=list)
-    untranslated: dict[tuple[Augment | None, str], None] = field(default_factory=dict)
     missing: str = ""
 
     def __post_init__(self) -> None:
@@ -73,11 +73,10 @@ class TaskReader:
 
     def evaluations(self) -> TaskData:
         task, found = self.task, None
-        if self.source is not None:
-            try:
-                found = self.protocol.evaluation_sets(task, self.source)
-            except NotAtHand as error:
-                self.source, self.missing = None, str(error)
+        try:
+            found = self.protocol.evaluation_sets(task, self.source) if self.source else None
+        except NotAtHand as error:
+            self.source, self.missing = None, str(error)
         if found is None or self.source is None:
             # All evaluations, as every protocol has: a run is the same whether or not its table prints them all.
             roles = {c.evaluation for c in self.resolved.columns.values() if c.task == task.name} | {*task.tests}
@@ -160,7 +159,7 @@ class TaskReader:
             return RowSet(digest, role, count, rows.mean_chars)
         made = translation.find(self.library[rows.digest])
         if made is None:
-            self.untranslated[augment, rows.digest] = None
+            self.untranslated.setdefault(augment, {})[rows.digest] = self.library[rows.digest]
             digest = f"{UNRESOLVED}{rows.digest}/{role if augment else 'views'}"
             return RowSet(digest, f"back-translation of {rows.name}", count, rows.mean_chars)
         row_set = made.row_set(role)
