@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from harness.commands.prepare import Prepared, prepare, prepare_recorded, storage_of
@@ -150,19 +151,15 @@ def read_results(path: Path) -> pd.DataFrame:
     from pyarrow import ArrowException
 
     path = path / RESULTS_FILE if path.is_dir() else path
+    how: dict[str, Any] = {"dtype": RESULT_DTYPES, "keep_default_na": False, "na_values": "", "encoding": "utf-8-sig"}
     try:
-        if path.suffix == ".parquet":
-            frame = pd.read_parquet(path)
-        else:
-            frame = pd.read_csv(path, dtype=RESULT_DTYPES, keep_default_na=False, na_values="", encoding="utf-8-sig")
+        frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, **how)
         if other := sorted({*frame} ^ {*RESULT_DTYPES}):
             raise ValueError(f"missing or unknown columns: {', '.join(other)}")
         frame = frame.astype(RESULT_DTYPES)
         if frame[[*SCORE, "task", "status", "key"]].isna().any(axis=None):
             raise ValueError("a row names no run")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or first_line(error)}).") from None
-    except (ValueError, TypeError, KeyError, OverflowError, ArrowException) as error:
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, ArrowException) as error:
         wrong = f"is not a file of results, as 'harness report --format csv' writes it ({first_line(error).strip('.')})"
         raise UserError(f"{path}: {wrong}.") from None
     return frame
@@ -268,8 +265,6 @@ def _rows(frame: pd.DataFrame) -> list[dict[Any, Any]]:
 
 def _same(one: pd.Series, other: pd.Series) -> Any:
     """Where values are equal: numbers to 12 digits, which any sum of a metric keeps on any machine."""
-    import numpy as np
-
     if RESULT_DTYPES[str(one.name)] == "float64":
         return np.isclose(one.astype(float), other.astype(float), rtol=1e-12, atol=1e-15, equal_nan=True)
     return ((one == other).fillna(False) | (one.isna() & other.isna())).to_numpy(bool)

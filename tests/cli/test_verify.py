@@ -155,7 +155,7 @@ def parquet_of(**column: Any) -> bytes:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("none.csv", None, "cannot be read (No such file or directory)"),
+        ("none.csv", None, "([Errno 2] No such file or directory"),
         ("other.csv", "a,b\n1,2\n", "is not a file of results, as 'harness report --format csv' writes it (missing or unknown columns: a, b, "),
         ("ragged.csv", f"{','.join(RESULT_DTYPES)}\n{','.join(['a'] * 24)}\n", "is not a file of results"),
         ("broken.parquet", b"PAR1", "is not a file of results"),
