@@ -100,9 +100,8 @@ def _best_runs(prepared: Prepared) -> dict[tuple[str, str], tuple[Run, str]]:
         some = ", ".join(sorted(known))
         raise UserError(f"{FORMAT}: {', '.join(others)} is no task of GLUE's server; name some of {some} with --tasks.")
     if len(resolved.sizes) > 1:
-        raise UserError(
-            f"{FORMAT}: a submission is of one size, not {listed(map(str, resolved.sizes))}; name it (--sizes)."
-        )
+        sizes = listed(map(str, resolved.sizes))
+        raise UserError(f"{FORMAT}: a submission is of one size, not of {sizes}; name one with --sizes.")
     cells = defaultdict[tuple[str, str], list[Run]](list)
     for run in plan.runs_with_weights:
         cells[resolved.titles[run.row], run.task].append(run)

@@ -156,11 +156,9 @@ def item_variance(values: ArrayLike) -> Items:
     """
     x = np.asarray(values, dtype=np.float64)
     count, each = len(x), _item_squares(x)
-    errors = [(float(each.var(ddof=1)) / count, count - 1)]
-    errors += [(_jackknife(x, axis), x.shape[axis] - 1) for axis in (1, 2) if x.shape[axis] > 1]
-    return Items(
-        float(each.mean()) / count, tuple(error / count**2 for error, _ in errors), tuple(n for _, n in errors), count
-    )
+    squared = [float(each.var(ddof=1)) / count, *(_jackknife(x, axis) for axis in (1, 2) if x.shape[axis] > 1)]
+    degrees = [count - 1, *(levels - 1 for levels in x.shape[1:] if levels > 1)]
+    return Items(float(each.mean()) / count, tuple(error / count**2 for error in squared), tuple(degrees), count)
 
 
 def _item_squares(x: Floats) -> Floats:

@@ -60,11 +60,9 @@ def resolutions(grid: Grid, against: str = "") -> tuple[str, int, list[dict[str,
 
     found = []
     for size, column in itertools.product(r.sizes, grid.compared):
-        components, recorded = recorded_components(runs, (size, column), pairs)
-        detects = detected(components, len(r.subsets_at(size)), len(r.seeds))
-        found.append(
-            {"size": size, "column": column, "components": components, "recorded": recorded, "detects": detects}
-        )
+        parts, recorded = recorded_components(runs, (size, column), pairs)
+        detects = detected(parts, len(r.subsets_at(size)), len(r.seeds))
+        found.append({"size": size, "column": column, "components": parts, "recorded": recorded, "detects": detects})
     return against, comparisons, found
 
 
