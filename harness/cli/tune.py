@@ -6,8 +6,6 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.progress import confirm, show
@@ -57,7 +55,7 @@ def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
     """The search space, the data that points are scored on and the remaining work, with its hours."""
     prepared, points, plan = study.prepared, study.points, study.plan()
     space, base = points.space, points.base
-    what = "; ".join(f"{path} {drawn.described()}{_when(drawn.when)}" for path, drawn in space.parameters.items())
+    what = "; ".join(f"{path} {drawn.described()}" for path, drawn in space.parameters.items())
     design = (
         f"{counted(len({subset for subset, _ in points.replicates}), 'subset')} x {counted(len(base.seeds), 'seed')}"
     )
@@ -84,11 +82,6 @@ def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
         f"Ended in earlier commands: {plan.ended} of {counted(space.trials, 'point')}. To do: {left}.",
     ]
     return lines, plan.hours
-
-
-def _when(conditions: Mapping[str, Sequence[Any]]) -> str:
-    every = [f"{parent} is {' or '.join(map(str, values))}" for parent, values in conditions.items()]
-    return f" where {' and '.join(every)}" if every else ""
 
 
 # -------------------------------------------------------------------------------------------------------- the results

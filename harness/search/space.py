@@ -99,7 +99,11 @@ class Choice(Strict):
             return {"choice": tunable.values(self.choice)}
 
     def described(self) -> str:
-        """For a reader: '0.1, 0.3, 0.5' or '0.01 to 2 (log)'."""
+        """For a reader: '0.1, 0.3, 0.5' or '0.01 to 2 (log) where contrast is simclr'."""
+        parents = [f"{parent} is {' or '.join(map(str, values))}" for parent, values in self.when.items()]
+        return self._described() + (f" where {' and '.join(parents)}" if parents else "")
+
+    def _described(self) -> str:
         return ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in self.choice)
 
 
@@ -156,7 +160,7 @@ class Range(Choice):
             raise MisplacedError(["step"], f"{tunable.path} is a whole number, and {self.step:.15g} is not")
         return read | {"step": self.step and kind(self.step)}
 
-    def described(self) -> str:
+    def _described(self) -> str:
         how = " (log)" if self.log else f" in steps of {self.step:.15g}" if self.step is not None else ""
         return f"{self.low:.15g} to {self.high:.15g}{how}"
 

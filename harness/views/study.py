@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -104,17 +104,16 @@ class Study:
         counts |= {"stages": int(ended["stages"].sum())}
         return counts | {name: math.fsum(ended[name]) for name in ("flops", "seconds")}
 
-    def measured(self, values: Sequence[float], less: Iterable[float] | None = None) -> Measured:
-        """Of the `values` of the first replicates, each `less` another one on the same replicate."""
-        each = values if less is None else [a - b for a, b in zip(values, less, strict=True)]
-        subsets = [subset for subset, _ in self.points.replicates[: len(each)]]
-        return {"mean": mean(each), "spread": std(subset_means(subsets, each), 1)}
+    def measured(self, values: Sequence[float]) -> Measured:
+        """Of the values of the first replicates."""
+        subsets = [subset for subset, _ in self.points.replicates[: len(values)]]
+        return {"mean": mean(values), "spread": std(subset_means(subsets, values), 1)}
 
     def above_default(self) -> Measured | None:
         """The best point minus the default one, replicate by replicate. None unless all replicates of both are done."""
         if self.best is None or self.default is None or not self.default.eligible:
             return None
-        return self.measured(self.best.values, self.default.values)
+        return self.measured([a - b for a, b in zip(self.best.values, self.default.values, strict=True)])
 
 
 def about(study: Study) -> dict[str, Any]:
@@ -256,7 +255,7 @@ def _conclusion(study: Study) -> str:
     if difference is None:
         return f"The best point is trial {found.number}."
     return (
-        f"The best point is trial {found.number}, {_distance(difference)} the default one on dev, where it was selected; only a test on other rows "
+        f"The best point is trial {found.number}, {_shown(difference)} above the default one on dev, where it was selected; only a test on other rows "
         "says whether this holds."
     )
 
@@ -270,10 +269,6 @@ def _design(study: Study) -> str:
         return f"mean ± standard deviation (ddof 1) over {len(study.points.replicates)} replicates of one subset"
     over = f"{len(subsets)} subsets x {counted(len(seeds), 'seed')}"
     return f"mean ± standard deviation of the subsets' means (ddof 1) over {over}"
-
-
-def _distance(difference: Measured) -> str:
-    return f"{_shown(difference | {'mean': abs(difference['mean'])})} {'above' if difference['mean'] >= 0 else 'below'}"
 
 
 def _shown(cell: Measured) -> str:
