@@ -8,9 +8,10 @@ import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psutil
+if TYPE_CHECKING:
+    import psutil
 
 CPU_KERNELS = ("default", "mkl", "intel")
 """Kernels that a record names where its stage ran on a CPU."""
@@ -42,6 +43,8 @@ def cores() -> int:
 
 def started_at(process: psutil.Process) -> float:
     """When a process began, in seconds since the machine's boot: the same after the machine's clock was set."""
+    import psutil  # which doctor and --help do without
+
     return process.create_time() - psutil.boot_time()
 
 
