@@ -232,8 +232,8 @@ class ModelPair:
 
     def known(self, texts: Sequence[str], cache: Store) -> dict[str, str]:
         """The translations that the cache has, by text."""
-        kept = cache.translations([self.key(text) for text in texts])
-        return {text: kept[key] for text in texts if (key := self.key(text)) in kept}
+        keys = {self.key(text): text for text in texts}
+        return {keys[key]: view for key, view in cache.translations([*keys]).items()}
 
     def translate(self, texts: Sequence[str], cache: Store) -> None:
         """Keep one for each text, none of which is blank; some may be empty."""
@@ -362,10 +362,7 @@ def _hub_folder(where: str, name: str, download: bool) -> Path:
     if found and _weights(found) and (found / "config.json").is_file():
         return found
     if not download:
-        raise NotFetched(
-            f"{where}: {model} is not in the hub cache; run the command that translates where the hub can be reached, or give "
-            "folders as THERE+BACK."
-        )
+        raise NotFetched(str(model.not_fetched(model)))
     found = model.snapshot([*FILES, WEIGHTS[0]])
     return found if _weights(found) else model.snapshot([*FILES, WEIGHTS[1]])
 
