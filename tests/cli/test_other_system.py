@@ -86,12 +86,10 @@ def test_what_does_not_fit_is_refused(at_bench: Harness, lines: list[Line], tmp_
     """A line whose examples or score are others, and a file that is another one."""
     whole = written(tmp_path, lines).read_text()
     other, first, (head, line, *_) = tmp_path / "x.csv", lines[0], whole.splitlines()
-    training = "was trained on other examples than this table's training set (digest 0000000000, here"
+    training = "was trained on other examples (digest 0000000000, here"
     for text, said in {
         whole.replace(first["train_digest"], "0" * 32): f"{other}, line 2: {training}",
-        whole.replace(
-            first["test_digest"], ""
-        ): "line 2: was tested on other examples than this table's test set (digest mis",
+        whole.replace(first["test_digest"], ""): "line 2: was tested on other examples (digest missing",
         whole.replace(f",{first['test']},", ",61.4,"): "line 2, column test: '61.4' is wrong: ",
         whole.replace("setfit 1.2.0", " "): "line 2, column system: ' ' is wrong",
         whole.replace("test_digest", "digest"): "has no column test_digest; its first line should be system,row,task",
@@ -105,5 +103,5 @@ def test_what_does_not_fit_is_refused(at_bench: Harness, lines: list[Line], tmp_
 
 
 def test_a_table_that_judges_by_dev_takes_no_rows_without_dev_scores(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cells of unlabelled come from scores on dev"):
+    with pytest.raises(UserError, match="unlabelled has cells by scores on dev"):
         read_other_system(written(tmp_path, []), resolve_table("unlabelled"), {})
