@@ -88,11 +88,9 @@ def take_studies(target: Store, source: Store) -> list[str]:
         if any(mine != other for mine, other in zip(here, there, strict=False)):
             differ.append(name)
         elif len(here) < len(there) or not ours:
+            delete_study(target, name)
             with database_errors(target):
-                storage = storage_of(target)
-                if ours:
-                    optuna.delete_study(study_name=name, storage=storage)
-                optuna.copy_study(from_study_name=name, from_storage=storage_of(source), to_storage=storage)
+                optuna.copy_study(from_study_name=name, from_storage=storage_of(source), to_storage=storage_of(target))
     return differ
 
 
