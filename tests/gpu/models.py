@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from tiny import of_method
-from torch import Tensor
 
 from harness.encoders.models.text_encoder import TextEncoder, load_encoder
 from harness.encoders.packaged import Size
@@ -126,15 +125,6 @@ def random_tokens(count: int, vocabulary: int, mean: float, longest: int, seed: 
     for place, token in ((offsets[:-1], FIRST), (offsets[1:] - 1, SEPARATOR)):
         ids[place], special[place] = token, True
     return Tokens(ids, np.zeros(len(ids), dtype=np.int8), special, offsets)
-
-
-def padded(tokens: Tokens, pad: int) -> dict[str, Tensor]:
-    """An ordinary padded batch [B, L]: `input_ids`, `attention_mask`."""
-    width = int(tokens.lengths.max())
-    real = np.arange(width)[None, :] < tokens.lengths[:, None]
-    filled = np.full(real.shape, pad, dtype=np.int64)
-    filled[real] = tokens.ids
-    return {"input_ids": torch.from_numpy(filled), "attention_mask": torch.from_numpy(real.astype(np.int64))}
 
 
 def clozes(count: int, config: Mapping[str, Any], mean: float, longest: int) -> ClozeExamples:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from gpu.models import (
     BATCH,
@@ -30,7 +31,6 @@ from gpu.models import (
     built,
     inputs_of,
     needs,
-    padded,
     random_tokens,
     trained,
 )
@@ -193,7 +193,8 @@ def test_block(kind: str, setting: Setting, measured: Measured) -> None:
     tokens = random_tokens(BATCH, setting.config["vocab_size"], FEW_SHOT.mean, limit)
     block = Batch.of(tokens, setting.device, block=True)
     hidden = ours(block)[block.real_tokens]
-    batch = {name: tensor.to(setting.device) for name, tensor in padded(tokens, plain.config.pad_token_id).items()}
+    padded = tiny.padded(tokens, pad=plain.config.pad_token_id)
+    batch = {name: padded[name].to(setting.device) for name in ("input_ids", "attention_mask")}
     expected = plain.base_model(**batch)[0][batch["attention_mask"].bool()]
     weights = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(SEED)).to(setting.device)
     gradients = []

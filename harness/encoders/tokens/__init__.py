@@ -87,11 +87,12 @@ def _taken(
 class Examples:
     """`n` examples of one or more sequences each: those of example i are `starts[i]:starts[i + 1]` of `tokens`, starts [n + 1]; None where
     each has one. The views of a text are sequences of one example, and so are the windows of a context. `contexts` [n]: the texts that
-    answers are taken from, where any are."""
+    answers are taken from, where any are. `texts` [n]: the row of each where none has tokens."""
 
     tokens: Tokens
     starts: NDArray[np.int64] | None = None
     contexts: tuple[str, ...] = ()
+    texts: tuple[tuple[str, ...], ...] = ()
 
     def __len__(self) -> int:
         return len(self.tokens if self.starts is None else self.starts[1:])

@@ -104,22 +104,15 @@ class Cloze(Reading):
         return cloze_examples(rows, tokeniser, self.prompt, self.max_length)
 
 
-@dataclass(frozen=True)
-class TextExamples(Examples):
-    """Examples without tokens: `texts`, the row of each, [n]."""
-
-    texts: tuple[Row, ...] = ()
-
-
 class Untokenised(Reading):
     """The texts themselves, of any length: no token is made of them."""
 
     name = "whole"
 
-    def examples(self, rows: Sequence[Row], tokeniser: Tokeniser) -> TextExamples:
+    def examples(self, rows: Sequence[Row], tokeniser: Tokeniser) -> Examples:
         offsets = np.zeros(len(rows) + 1, np.int64)
         none = Tokens(np.zeros(0, np.int32), np.zeros(0, np.int8), np.zeros(0, np.bool_), offsets)
-        return TextExamples(none, texts=tuple(rows))
+        return Examples(none, texts=tuple(rows))
 
 
 READINGS: dict[str, type[Reading]] = {reading.name: reading for reading in (Plain, Packed, Untokenised)}
