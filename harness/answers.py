@@ -40,8 +40,6 @@ class SpanReading:
 SQUAD = SpanReading()
 """As COCO-LM's code reads SQuAD 2.0; it takes windows of 384 tokens where its paper says 512."""
 
-# ------------------------------------------------------------------------------------------------------- gold answers
-
 
 def answers_of(value: Any) -> list[Answer] | None:
     """The answers that a value of a file means, without spaces around them: {"text": [...], "answer_start": [...]} as on the hub, a list
@@ -79,9 +77,6 @@ def of_label(label: bytes) -> list[Answer]:
 def answerable(labels: Array) -> NDArray[np.bool_]:
     """Which of labels [n] have an answer, [n]."""
     return np.asarray(labels != as_label([]))
-
-
-# ------------------------------------------------------------------------------------------------------------- scores
 
 
 def normal_words(text: str) -> list[str]:
@@ -126,9 +121,6 @@ def best_over_thresholds(answered: Array, refused: Array, margins: Array) -> flo
     gains = np.concatenate([[0.0], np.cumsum((answered - refused)[order])])
     cuts = np.flatnonzero(np.concatenate([[True], np.diff(margins[order]) != 0, [True]]))
     return float((refused.sum() + gains[cuts].max()) / len(margins))
-
-
-# --------------------------------------------------------------------------------------------------- answers in logits
 
 
 def token_span(label: bytes, places: NDArray[np.int32]) -> tuple[int, int]:

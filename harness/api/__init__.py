@@ -60,9 +60,8 @@ class PlanSummary:
     def runs(self) -> pd.DataFrame:
         """One row a run: row, method, task, size (0: the full training set), subset, seed, status of its last stage ('' while
         it is not trained) and the key of that stage."""
-        names = ["row", "method", "task", "size", "subset", "seed"]
-        runs = self._prepared.plan.runs
-        frame = pd.DataFrame([{name: getattr(run, name) for name in names} for run in runs], columns=names)
+        names, runs = ["row", "method", "task", "size", "subset", "seed"], self._prepared.plan.runs
+        frame = pd.DataFrame([[getattr(run, name) for name in names] for run in runs], columns=names)
         return frame.assign(status=[self._status(run.stage.key) for run in runs], key=[run.stage.key for run in runs])
 
     @cached_property

@@ -86,9 +86,6 @@ def run(args: argparse.Namespace) -> int:
     return 1 if missing else 0
 
 
-# --------------------------------------------------------------------------------------------------------- the checks
-
-
 def torch_here() -> str:
     """Raises an error where torch does not compute."""
     torch = import_module("torch")
@@ -160,9 +157,6 @@ def _disk() -> Check:
     fix = "free some space: a base-size encoder needs 0.5 GB a stage until the stages that start from it have ended"
     ok = True if free >= 5 else None if free >= 0.5 else False
     return Check(ok, f"{free:.1f} GB free at {Path.cwd()}", "" if ok else fix)
-
-
-# ----------------------------------------------------------------------------------------------------------- deleting
 
 
 def _unneeded(store: Store, storage: Storage) -> dict[str, int]:

@@ -45,9 +45,6 @@ def _flags(args: argparse.Namespace) -> Request:
     return Request(getattr(args, "table", None) or "", **values, overrides=overrides)
 
 
-# ------------------------------------------------------------------------------------------------------------ recalling
-
-
 def recalled(args: argparse.Namespace) -> Request:
     """The request of `report` or `compare`: that of an earlier bench where the command names no table, nothing but its table, or `--last`.
 

@@ -24,9 +24,6 @@ CLEANUP_SECONDS = 20.0
 """After a signal; then the next one breaks the cleanup off, or the work, where Python lost the first one in a destructor."""
 
 
-# ------------------------------------------------------------------------------------------------------------- streams
-
-
 class OutputError(OSError):
     """Standard output cannot be written."""
 
@@ -103,9 +100,6 @@ def interruptible() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-# --------------------------------------------------------------------------------------------------------------- lines
 
 
 def printable(line: str) -> str:
