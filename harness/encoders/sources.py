@@ -345,31 +345,28 @@ def _digest_cached(folder: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
     return whole.hexdigest()[:KEY_LENGTH]
 
 
-def _tensor_digests(folder: Path) -> list[tuple[str, str]]:
+def _tensor_digests(folder: Path) -> Iterator[tuple[str, str]]:
     """(name, digest of dtype, shape and bytes) of every tensor, the same for one file and for shards."""
-    if digests := [digest for shard in sorted(folder.glob("*.safetensors")) for digest in _shard_digests(shard)]:
-        return digests
-    pickle = folder / "pytorch_model.bin"
-    if not pickle.exists():
-        raise UserError(f"The encoder folder {folder} has no model.safetensors (and no pytorch_model.bin).")
-    # A pickle is only ever read with weights_only; its identity is that of the file.
-    return [("pytorch_model.bin", hashlib.sha256(pickle.read_bytes()).hexdigest())]
-
-
-def _shard_digests(shard: Path) -> Iterator[tuple[str, str]]:
     from safetensors import SafetensorError, safe_open
 
-    try:
-        with safe_open(shard, "numpy"):  # which checks the header
-            pass
-    except SafetensorError:
-        raise UserError(f"{shard} is not a safetensors file, or not a whole one; fetch it again.") from None
-    with shard.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        for name, entry in json.loads(file.read(size)).items():
-            if name != "__metadata__":
-                begin, end = entry["data_offsets"]
-                file.seek(8 + size + begin)
-                part = hashlib.sha256(f"{entry['dtype']}{entry['shape']}".encode())
-                part.update(file.read(end - begin))
-                yield name, part.hexdigest()
+    for shard in (shards := sorted(folder.glob("*.safetensors"))):
+        try:
+            with safe_open(shard, "numpy"):  # which checks the header
+                pass
+        except SafetensorError:
+            raise UserError(f"{shard} is not a safetensors file, or not a whole one; fetch it again.") from None
+        with shard.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            for name, entry in json.loads(file.read(size)).items():
+                if name != "__metadata__":
+                    begin, end = entry["data_offsets"]
+                    file.seek(8 + size + begin)
+                    part = hashlib.sha256(f"{entry['dtype']}{entry['shape']}".encode())
+                    part.update(file.read(end - begin))
+                    yield name, part.hexdigest()
+    if not shards:
+        pickle = folder / "pytorch_model.bin"
+        if not pickle.exists():
+            raise UserError(f"The encoder folder {folder} has no model.safetensors (and no pytorch_model.bin).")
+        # A pickle is only ever read with weights_only; its identity is that of the file.
+        yield pickle.name, hashlib.sha256(pickle.read_bytes()).hexdigest()
