@@ -23,8 +23,8 @@ from harness.planning.request import Request
 from harness.planning.resolve import resolve
 from harness.planning.runs import make_plan
 from harness.planning.table import Table, load_table
-from harness.planning.task_reader import Translation
 from harness.tasks.sources import TextSource, open_source
+from harness.tasks.translation import Translator
 
 Digests = dict[str, str]
 """By row of a table: the number of runs, and a digest over their names and keys."""
@@ -44,7 +44,7 @@ def digests(table: str, preset: str, source: TextSource | None) -> Digests:
     request = Request(preset=preset, tasks=None if loaded.tasks else ("sst2",))
     resolved = resolve(loaded, request)
     encoder = locate(resolved.encoder) if source else located(resolved.encoder)
-    plan = make_plan(resolved, source, encoder, translations=lambda augment: Translation())
+    plan = make_plan(resolved, source, encoder, translator_of=lambda it: Translator(resolved.translator_of(it)))
     keys: dict[str, list[str]] = {}
     for run in plan.runs:
         keys.setdefault(run.row.partition(", ")[0].partition(" on ")[0], []).append(f"{run.name} {run.stage.key}")

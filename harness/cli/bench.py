@@ -109,7 +109,7 @@ def describe(prepared: Prepared) -> list[str]:
     ]
     if plan.untranslated:
         sets = [rows for each in plan.untranslated.values() for rows in each]
-        names = listed(map(resolved.translator_of, plan.untranslated))
+        names = listed(each.name for each in plan.untranslated)
         lines.append(
             f"Before that {sum(map(len, sets)):,} rows (row sets: {len(sets)}) are back-translated by {names}; until then the keys of "
             "the rows that read them are provisional."

@@ -34,7 +34,6 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, make_plan
 from harness.planning.snapshot import Snapshot, remade, snapshot
 from harness.planning.table import Table, load_table
-from harness.planning.task_reader import Translation
 from harness.planning.work import Item, work
 from harness.specs import Record, Stage, Status
 from harness.storage import Storage
@@ -46,7 +45,7 @@ from harness.tasks.protocols import protocol_named
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
 from harness.tasks.task import TASKS, Task, load_user_task
-from harness.tasks.translation import Translator, augmented, back_translated, open_translator
+from harness.tasks.translation import UNNAMED, Translator, augmented, back_translated, open_translator
 from harness.views.other_system import OtherSystem
 from harness.wording import some_of
 
@@ -160,7 +159,7 @@ def prepare(request: Request, *, train: bool) -> Prepared:
         source,
         *located,
         user_tasks=tasks,
-        translations=partial(translation_of, resolved, store, train),
+        translator_of=partial(translator_of, resolved, store, train),
         corpora=corpora_of(resolved, store, train, request.origin("corpus") if request.corpus else "pre_train.corpus"),
     )
     if train and (missing := lacking(plan)):
@@ -270,24 +269,18 @@ def lacking(plan: Plan) -> list[str]:
 # ---------------------------------------------------------------------------------------- texts besides the tasks' rows
 
 
-def translator_of(resolved: ResolvedTable, augment: Augment | None, download: bool = True) -> Translator:
+def translator_of(resolved: ResolvedTable, store: Store, download: bool, augment: Augment | None) -> Translator:
     """What makes the views of a table's rows (None), or the copies of an augmentation. Raises UserError as `open_translator` does."""
-    name, copies = resolved.translator_of(augment), augment.copies if augment else None
-    return open_translator(name, download=download, copies=copies)
-
-
-def translation_of(resolved: ResolvedTable, store: Store, download: bool, augment: Augment | None) -> Translation:
-    """What the planner needs of it; without it, the reason."""
+    name, find = resolved.translator_of(augment), augmented if augment else back_translated
     if not resolved.translator:
-        return Translation(reason="no translator is named ('harness list translators' shows them)")
+        return UNNAMED
     try:
-        made = translator_of(resolved, augment, download)
+        made = open_translator(name, download=download, copies=augment.copies if augment else None)
     except NotFetched:  # of a plan only: the run that follows it will fetch
-        return Translation()
+        return Translator(name)
     except NotAtHand as error:
-        return Translation(reason=str(error).rstrip("."))
-    find = augmented if augment else back_translated
-    return Translation(partial(find, translator=made, cache=store), made.num_views)
+        return Translator(name, reason=str(error).rstrip("."))
+    return replace(made, find=partial(find, translator=made, cache=store))
 
 
 def corpora_of(resolved: ResolvedTable, store: Store, download: bool, where: str) -> dict[float, Corpus]:

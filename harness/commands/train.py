@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from harness.commands.prepare import Prepared, check_work, prepare, storage_of, translator_of
+from harness.commands.prepare import Prepared, check_work, prepare, storage_of
 from harness.encoders import Located
 from harness.errors import UserError
 from harness.execution import Execution, WorkerSetup
@@ -168,8 +168,7 @@ def translated(prepared: Prepared, show: Show, warn: Callable[[str], None]) -> P
     if not prepared.plan.untranslated:
         return prepared
     empty = 0
-    for augment, rows in prepared.plan.untranslated.items():
-        translator = translator_of(prepared.resolved, augment)
+    for translator, rows in prepared.plan.untranslated.items():
         with show((translator.name, sum(map(len, rows))), "") as done:
             empty += translate(rows, translator, Store(prepared.store.url), done)
     if empty:

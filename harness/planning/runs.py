@@ -19,12 +19,13 @@ from harness.methods import definition_of, mlm_head_stage
 from harness.planning.data import TableData, TaskData, TrainingSet, runs_of
 from harness.planning.recipe import Augment
 from harness.planning.resolved import ResolvedTable
-from harness.planning.task_reader import NO_TRANSLATION, Overlap, TaskReader, Translation
+from harness.planning.task_reader import Overlap, TaskReader
 from harness.specs import UNRESOLVED, Optim, Parent, Record, RowSet, Run, Stage, Status, trained_again
 from harness.tasks.corpora import CORPORA, Corpus, part_name
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource
 from harness.tasks.task import Task, task_named
+from harness.tasks.translation import UNNAMED, Translator
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -49,8 +50,7 @@ class Truncation:
 @dataclass
 class Plan:
     """What a table needs. `skipped`: row, task and why; `library`: the rows of every row set; `corpora`: the texts of pre-training, the largest part
-    first; `untranslated`: rows to be back-translated before anything is trained, for views (None) and by augmentation; `unread`: why tasks could not
-    be read."""
+    first; `untranslated`: rows to be back-translated before anything is trained; `unread`: why tasks could not be read."""
 
     resolved: ResolvedTable
     source: str
@@ -60,7 +60,7 @@ class Plan:
     overlaps: tuple[Overlap, ...]
     library: dict[str, Rows] = field(default_factory=dict)
     corpora: tuple[Corpus, ...] = ()
-    untranslated: Mapping[Augment | None, tuple[Rows, ...]] = field(default_factory=dict)
+    untranslated: Mapping[Translator, tuple[Rows, ...]] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
 
     @cached_property
@@ -148,12 +148,12 @@ def make_plan(
     source: TextSource | None,
     *located: Located,
     user_tasks: Mapping[str, Task] | None = None,
-    translations: Callable[[Augment | None], Translation] = lambda augment: NO_TRANSLATION,
+    translator_of: Callable[[Augment | None], Translator] = lambda augment: UNNAMED,
     corpora: Mapping[float, Corpus] = MappingProxyType({}),
 ) -> Plan:
     """All runs of a table, with its encoders `located` in their order. Without a source nothing is read and every row set is unresolved, which is enough for a cost.
 
-    `translations`: of views (None), and of an augmentation; `corpora`: what rows are pre-trained on, by fraction, where it was opened.
+    `translator_of`: of views (None), and of an augmentation; `corpora`: what rows are pre-trained on, by fraction, where it was opened.
     Raises UserError for unknown tasks, methods and hyperparameters, for objectives that the encoder cannot be trained with, and for data
     that are wrong.
     """
@@ -165,13 +165,13 @@ def make_plan(
             mlm_heads[name] = head
     heads = [head.stage.data.train for head in mlm_heads.values()]
     prose = {rows.name: library[rows.digest] for rows in heads if rows.digest in library}
-    found: dict[Augment | None, Translation] = {None: NO_TRANSLATION}
-    found |= {augment: translations(augment) for augment in resolved.translations}
-    readers, untranslated = dict[str, TaskReader](), dict[Augment | None, dict[str, Rows]]()
+    translators: dict[Augment | None, Translator] = {None: UNNAMED}
+    translators |= {augment: translator_of(augment) for augment in resolved.translations}
+    readers, untranslated = dict[str, TaskReader](), dict[Translator, dict[str, Rows]]()
 
     def evaluations(name: str) -> TaskData:
         task = (user_tasks or {}).get(name) or task_named(name)
-        readers[name] = TaskReader(resolved, task, source, library, found, untranslated)
+        readers[name] = TaskReader(resolved, task, source, library, translators, untranslated)
         return readers[name].evaluations()
 
     # Read when `runs_of` needs them, so that a wrong row is refused before any data are read.
@@ -185,9 +185,9 @@ def make_plan(
         located=encoders,
         mlm_heads=mlm_heads,
         corpora={each: _corpus_rows(resolved, each, corpora) for each in resolved.fractions},
-        views=found[None].views,
-        untranslated=found[None].reason,
-        unaugmented={augment: each.reason for augment, each in found.items() if augment and each.reason},
+        views=translators[None].num_views,
+        untranslated=translators[None].reason,
+        unaugmented={augment: each.reason for augment, each in translators.items() if augment and each.reason},
     )
     runs, skipped = runs_of(resolved, table_data)
     corpus = next(iter(corpora.values()), None)
@@ -203,7 +203,7 @@ def make_plan(
         overlaps=tuple(overlap for reader in readers.values() for overlap in reader.overlaps(prose)),
         library=library,
         corpora=tuple(corpora.values()),
-        untranslated={augment: tuple(rows.values()) for augment, rows in untranslated.items()},
+        untranslated={translator: tuple(rows.values()) for translator, rows in untranslated.items()},
         unread=tuple(reader.missing for reader in readers.values() if reader.missing),
     )
 

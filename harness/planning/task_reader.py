@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -16,6 +16,7 @@ from harness.tasks.protocols import protocol_named
 from harness.tasks.rows import Rows
 from harness.tasks.sources import ALL_ROWS, TextSource
 from harness.tasks.task import Task
+from harness.tasks.translation import Translator
 
 UNLABELLED = "unlabelled texts"
 """What an `Overlap` calls the texts that a task names besides its labelled rows."""
@@ -37,24 +38,11 @@ class Overlap:
     rows: int
 
 
-@dataclass(frozen=True)
-class Translation:
-    """Back-translations for rows that contrast them, or are augmented by them. `find` returns the recorded views of rows, or the rows
-    with their copies, or None; `reason`: why there can be none; `views`: their number for each text."""
-
-    find: Callable[[Rows], Rows | None] = lambda rows: None
-    views: int = 2
-    reason: str = ""
-
-
-NO_TRANSLATION = Translation(reason="its table names no translator")
-
-
 @dataclass
 class TaskReader:
     """One task's rows: read when a source is given and has them, unresolved otherwise. What is read is added to `library`.
 
-    `untranslated` gets the rows without back-translations yet, by augmentation (None: views) and digest. `read`: of each training set its rows,
+    `translators` by augmentation (None: of views); `untranslated` gets the rows without back-translations yet, by digest. `read`: of each training set its rows,
     its dev set and its unlabelled texts; `missing`: why the source has not got them.
     """
 
@@ -62,8 +50,8 @@ class TaskReader:
     task: Task
     source: TextSource | None
     library: dict[str, Rows]
-    translations: Mapping[Augment | None, Translation]
-    untranslated: dict[Augment | None, dict[str, Rows]]
+    translators: Mapping[Augment | None, Translator]
+    untranslated: dict[Translator, dict[str, Rows]]
     tests: dict[str, Rows] = field(default_factory=dict)
     read: list[tuple[Rows, Rows, Rows | None]] = field(default_factory=list)
     missing: str = ""
@@ -147,24 +135,24 @@ class TaskReader:
     def back_translated(self, rows: RowSet, augment: Augment | None) -> RowSet | None:
         """The views of unlabelled rows, or labelled rows with the copies that augment them: unresolved until they are made, None where
         they cannot be made."""
-        translation = self.translations[augment]
-        if translation.reason:
+        translator = self.translators[augment]
+        if translator.reason:
             return None
         if augment:
-            role = f"{rows.name} with {augment.copies} copies by {self.resolved.translator_of(augment)}"
+            role = f"{rows.name} with {augment.copies} copies by {translator.name}"
             digest, count = f"{UNRESOLVED}{role}", rows.rows * (1 + augment.copies)
         else:
             role, digest, count = f"{rows.name}/views", f"{rows.digest}/views", rows.rows
         if not rows.resolved:
             return RowSet(digest, role, count, rows.mean_chars)
-        made = translation.find(self.library[rows.digest])
+        made = translator.find(self.library[rows.digest])
         if made is None:
-            self.untranslated.setdefault(augment, {})[rows.digest] = self.library[rows.digest]
+            self.untranslated.setdefault(translator, {})[rows.digest] = self.library[rows.digest]
             digest = f"{UNRESOLVED}{rows.digest}/{role if augment else 'views'}"
             return RowSet(digest, f"back-translation of {rows.name}", count, rows.mean_chars)
         row_set = made.row_set(role)
         self.library[row_set.digest] = made
-        return row_set if augment else replace(row_set, mean_chars=row_set.mean_chars / translation.views)
+        return row_set if augment else replace(row_set, mean_chars=row_set.mean_chars / translator.num_views)
 
     def overlaps(self, corpora: Mapping[str, Rows]) -> Iterator[Overlap]:
         """Overlap of the dev and test sets with the training sets of this task, and with each corpus, by name."""

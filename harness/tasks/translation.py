@@ -56,17 +56,23 @@ LONGEST = 512
 """Tokens of a text, and of its translation; what is longer is cut."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Translator:
-    """A named translator, opened by `open_translator`; `ways` to other words and back, in the order of the views."""
+    """A named translator; `ways` to other words and back, in the order of the views: none of one that is not fetched. For a plan `find`: the
+    kept views of rows, or the rows with their copies, or None; and `reason`: why there can be none."""
 
-    name: str
-    ways: tuple[FileViews | ModelPair, ...]
+    name: str = ""
+    ways: tuple[FileViews | ModelPair, ...] = ()
+    find: Callable[[Rows], Rows | None] = lambda rows: None
+    reason: str = ""
 
     @property
     def num_views(self) -> int:
         """Views of each text. With one way they are the text itself and its back-translation."""
         return max(2, len(self.ways))
+
+
+UNNAMED = Translator(reason="no translator is named ('harness list translators' shows them)")
 
 
 # ---------------------------------------------------------------------------------------------------------- rows to views

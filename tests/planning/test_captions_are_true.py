@@ -19,9 +19,9 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row
 from harness.planning.runs import Plan, make_plan
 from harness.planning.table import TASK_RECIPES, load_table, table_names
-from harness.planning.task_reader import Translation
 from harness.specs import Optim, Run, Stage
 from harness.tasks.corpora import part_name
+from harness.tasks.translation import Translator
 from harness.views.settings import grid_points, settings_of
 from harness.views.table import Caption, caption_lines
 
@@ -61,7 +61,7 @@ def narrowed(table: str, preset: str, more: Mapping[str, Any]) -> ResolvedTable:
 
 def planned(table: str, preset: str, more: Mapping[str, Any]) -> Plan:
     r = narrowed(table, preset, more)
-    return make_plan(r, None, located(r.encoder), translations=lambda augment: Translation())
+    return make_plan(r, None, located(r.encoder), translator_of=lambda augment: Translator())
 
 
 def holds(optim: Optim, name: str, value: Any, size: int, rows: int) -> bool:

@@ -14,16 +14,16 @@ from views.runs import filled, result, rows_of
 from harness.planning.recipe import Augment
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, make_plan
-from harness.planning.task_reader import Translation
 from harness.specs import Run
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
+from harness.tasks.translation import Translator
 
 TEMPERATURES = (0.3, 0.5, 0.7, 0.9)
 LOSSES = ("CE", "CE + SCL")
 
 
-def marking(augment: Augment) -> Translation:
+def marking(augment: Augment, made: bool) -> Translator:
     """Ways that mark a text, in place of models."""
 
     def find(rows: Rows) -> Rows:
@@ -31,11 +31,11 @@ def marking(augment: Augment) -> Translation:
         copies = (tuple(f"{mark}({text})" for text in row) for mark in marks for row in rows.texts)
         return Rows((*rows.texts, *copies), np.tile(rows.gold, 1 + len(marks))).sorted()
 
-    return Translation(find, augment.copies)
+    return Translator(f"{augment.copies} copies", find=find if made else lambda rows: None)
 
 
 def planned(resolved: ResolvedTable, source: TextSource | None = None, made: bool = True) -> Plan:
-    return make_plan(resolved, source, UNREAD, translations=lambda it: marking(it) if it and made else Translation())
+    return make_plan(resolved, source, UNREAD, translator_of=lambda it: marking(it, made) if it else Translator())
 
 
 def keys(runs: Sequence[Run]) -> set[str]:
@@ -66,7 +66,7 @@ def test_only_the_training_sets_of_augmented_rows_change(packaged: dict[str, Pat
     assert keys([run for run in plan.runs if run.row in LOSSES]) == keys([r for r in few_shot.runs if r.size == 100])
     waiting = planned(resolve_table("scl_noisy", "quick"), source, made=False)
     assert len(keys(waiting.runs)) == 40
-    assert [(augment and augment.copies, len(sets)) for augment, sets in waiting.untranslated.items()] == [(2, 10)]
+    assert [(each.name, len(sets)) for each, sets in waiting.untranslated.items()] == [("2 copies", 10)]
     assert {len(rows) for sets in waiting.untranslated.values() for rows in sets} == {100}
 
 

@@ -21,10 +21,10 @@ from harness.encoders.packaged import HEAD_TRAINING
 from harness.encoders.tokens import Vocabulary
 from harness.errors import NotAtHand, UserError
 from harness.planning.runs import CHARS_PER_TOKEN, Plan, best_run, make_plan, stage_flops
-from harness.planning.task_reader import NO_TRANSLATION, Translation
 from harness.specs import Encoder, Parent, Record, Selection, Stage
 from harness.tasks.sources import TextSource, open_source
 from harness.tasks.task import TASKS, load_user_task
+from harness.tasks.translation import UNNAMED, Translator
 from harness.views.notes import encoder_sentences
 
 SHAPE = ROBERTA_BASE
@@ -35,13 +35,13 @@ def plan(
     table: str,
     preset: str = "paper",
     located: Located = ROBERTA,
-    translation: Translation = NO_TRANSLATION,
+    translator: Translator = UNNAMED,
     **overrides: Any,
 ) -> Plan:
     """A plan without a source: every row set is unresolved, and keys are those of names. CSSL is skipped without a
-    translation."""
+    translator."""
     resolved = resolve_table(table, preset, **overrides)
-    return make_plan(resolved, None, located, translations=lambda augment: translation)
+    return make_plan(resolved, None, located, translator_of=lambda augment: translator)
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, make_plan
 from harness.planning.snapshot import Snapshot, remade, snapshot
 from harness.planning.table import load_table, table_names
-from harness.planning.task_reader import Translation
 from harness.specs import Encoder
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
+from harness.tasks.translation import Translator
 
 
 def resolved(*texts: str, table: str = "few_shot", preset: str = "quick", **overrides: Any) -> ResolvedTable:
@@ -35,12 +35,12 @@ def doubled(rows: Rows) -> Rows:
     return Rows(tuple((*texts, *(text.upper() for text in texts)) for texts in rows.texts))
 
 
-TRANSLATION = Translation(lambda rows: doubled(rows), views=2)
+TRANSLATOR = Translator(find=doubled)
 
 
 @pytest.fixture(scope="module")
 def quick(source: TextSource) -> Plan:
-    return make_plan(resolved(), source, locate("bert-tiny"), translations=lambda augment: TRANSLATION)
+    return make_plan(resolved(), source, locate("bert-tiny"), translator_of=lambda augment: TRANSLATOR)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def quick(source: TextSource) -> Plan:
 def test_readings_of_one_point_make_the_runs_of_another(
     quick: Plan, source: TextSource, texts: tuple[str, ...]
 ) -> None:
-    whole = make_plan(resolved(*texts), source, locate("bert-tiny"), translations=lambda augment: TRANSLATION)
+    whole = make_plan(resolved(*texts), source, locate("bert-tiny"), translator_of=lambda augment: TRANSLATOR)
     runs, skipped = runs_of(resolved(*texts), pickle.loads(pickle.dumps(quick.table_data)))
     assert runs == whole.runs
     assert [run.stage.to_json() for run in runs] == [run.stage.to_json() for run in whole.runs], "labels count too"
@@ -113,7 +113,7 @@ def test_where_no_translator_is_named_what_was_translated_is_read() -> None:
     """A table named one when its bench was recorded, and names none now."""
     named = resolve_table("few_shot", "quick", translator="apertium:spa,cat")
     plan = make_plan(
-        named, None, Located(Encoder("7" * 32), None, BERT_TINY, None), translations=lambda augment: Translation()
+        named, None, Located(Encoder("7" * 32), None, BERT_TINY, None), translator_of=lambda augment: Translator()
     )
     assert any(stage.data.views > 1 for stage in plan.stages.values())
     for translator, same in (("apertium:spa,cat", True), (None, True), ("file:views.csv", False)):

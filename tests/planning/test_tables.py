@@ -20,11 +20,11 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row
 from harness.planning.runs import Plan, make_plan
 from harness.planning.table import Column, Preset, Table, load_table, table_names
-from harness.planning.task_reader import Translation
 from harness.specs import Run
 from harness.tasks.metrics import METRICS, score
 from harness.tasks.sources import open_source
 from harness.tasks.task import TASKS, Task
+from harness.tasks.translation import Translator
 from harness.yaml_files import MisplacedError
 
 
@@ -209,7 +209,7 @@ def test_the_page_on_tables_names_every_key() -> None:
 
 
 def plan_of(table: ResolvedTable, data: Path | None = None, read: bool = False) -> Plan:
-    return make_plan(table, open_source(data) if read else None, UNREAD, translations=lambda augment: Translation())
+    return make_plan(table, open_source(data) if read else None, UNREAD, translator_of=lambda augment: Translator())
 
 
 def updates(runs: tuple[Run, ...], row: str, phase: str) -> set[int]:
