@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -11,9 +12,12 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 
+from harness.cluster.ledger import LOOK_SECONDS, StopRequests
+from harness.cluster.worker import ASK_SECONDS
 from harness.errors import UserError
 from harness.search.points import Points, Trial, Watch, best_trial
 from harness.search.racing import paired
+from harness.search.request import TuneRequest
 from harness.search.study import DIED, NOTES, first_points, key_of, sampler_of, trials_of, unfinished
 from harness.store import Store
 from harness.store.studies import database_errors
@@ -21,31 +25,33 @@ from harness.store.studies import database_errors
 T = TypeVar("T")
 REPEATS = 100
 """The space counts as exhausted after this many proposals in a row that were tried before."""
+STOP_SECONDS = 1.5 * ASK_SECONDS
+"""The time in which all workers hear that they are to stop."""
 
 
 class Proposals(Searcher, Stopper):
     """Gives Tune one point of the `study` after another, up to as many distinct ones as its space asks for. A point that repeats an
-    earlier one is not run. What an earlier command left `unfinished` (`retry`: diverged) and the first points are asked for before. `seed`: of the
-    sampler; a study that goes on takes another, lest it draws the same points again. It stops a trial that
-    loses the race, and all if the study cannot continue (`fatal`) or its time is `over`."""
+    earlier one is not run. What an earlier command left `unfinished` and the first points are asked for before. The sampler has the request's
+    seed; a study that goes on takes another, lest it draws the same points again. It stops a trial that
+    loses the race, and all if the study cannot continue (`fatal`) or `stops` ended it STOP_SECONDS ago."""
 
     def __init__(
-        self, study: optuna.Study, points: Points, store: Store, watch: Watch, seed: int, retry: bool = False
+        self, study: optuna.Study, points: Points, store: Store, watch: Watch, request: TuneRequest, stops: StopRequests
     ) -> None:
         super().__init__()
         self.points, self.study = points, study
         self.trials = {key_of(trial.point): trial for trial in trials_of(study, points, store)}
         self.fatal: Exception | None = None
-        self.over = False
+        self._stops, self._over, self._next_look = stops, False, 0.0
         self._store, self._watch = store, watch
         self._running: dict[str, tuple[optuna.Trial, frozenset[Any]]] = {}
         """By Tune's name of a trial: Optuna's trial, and the key of its point."""
-        again = [trial.point for trial in self.trials.values() if unfinished(trial, retry)]
+        again = [trial.point for trial in self.trials.values() if unfinished(trial, request.base.retry)]
         self._again = set(map(key_of, again))
         first = [point for point in first_points(points.space) if key_of(point) not in self.trials]
         with database_errors(store):
             ended = sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
-            study.sampler = sampler_of(points.space, seed + ended)
+            study.sampler = sampler_of(points.space, request.seed + ended)
             for point in (*again, *first):
                 study.enqueue_trial(dict(point))
 
@@ -55,7 +61,12 @@ class Proposals(Searcher, Stopper):
     # ------------------------------------------------------------------------------------------------- Tune's calls
 
     def stop_all(self) -> bool:
-        return self.fatal is not None or self.over
+        """Tune asks after each event, and ten times a second where there is none."""
+        if time.monotonic() >= self._next_look:
+            self._over = bool(self._stops.over)
+            self._guarded(self._stops.look)
+            self._next_look = time.monotonic() + (STOP_SECONDS if self._stops.over else LOOK_SECONDS)
+        return self.fatal is not None or self._over
 
     def suggest(self, trial_id: str) -> Any:
         return self._guarded(self._next, trial_id) or Searcher.FINISHED
@@ -69,7 +80,7 @@ class Proposals(Searcher, Stopper):
 
     def _guarded(self, act: Callable[..., T], *arguments: Any) -> T | None:
         """Tune swallows or wraps exceptions of its searcher; an error of the store must end the study."""
-        if self.stop_all():
+        if self.fatal or self._over:
             return None
         try:
             with database_errors(self._store):

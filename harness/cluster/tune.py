@@ -10,17 +10,16 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
 import ray
 from ray import tune
 
-from harness.cluster.ledger import LOOK_SECONDS, StopRequests, ask
+from harness.cluster.ledger import ask
 from harness.cluster.proposals import Proposals
 from harness.cluster.stages import Stages
-from harness.cluster.worker import ASK_SECONDS, TokenCache, result_of, slots_of, start_worker, submit
+from harness.cluster.worker import TokenCache, result_of, slots_of, start_worker, submit
 from harness.encoders.tokens import Vocabulary
 from harness.errors import StoppedError, UserError, first_line
 from harness.execution import Execution, WorkerSetup
@@ -31,16 +30,14 @@ from harness.planning.work import Ended, Item, work
 from harness.search.points import Points, ReplicateOutcome
 from harness.specs import Record
 
-STOP_SECONDS = 1.5 * ASK_SECONDS
-"""The time in which all workers hear that they are to stop."""
 LOSSES = 100
 """How often a trial starts again: as its process trains nothing, what ends it is a node that leaves."""
 NO_CPU = {"memory": 1.0}
 """One byte: the resources of a trial that only drives a worker group. It must take none that the ranks need."""
 
 
-def explore(proposals: Proposals, stop_requests: StopRequests, execution: Execution, **parameters: Any) -> None:
-    """Run the trials of a study, until `stop_requests` ends them. `parameters`: the others of `HarnessTrial`.
+def explore(proposals: Proposals, execution: Execution, **parameters: Any) -> None:
+    """Run the trials of a study, until its proposals end it. `parameters`: the others of `HarnessTrial`.
 
     Raises an error that ends the study (a worker group that does not start); an error of one trial stands in its row.
     """
@@ -50,8 +47,7 @@ def explore(proposals: Proposals, stop_requests: StopRequests, execution: Execut
     handler = signal.getsignal(signal.SIGUSR1)
     # A trial's process takes no resources; its worker's stand in the same placement group, so that both start together. A worker group has its own.
     bundles = [NO_CPU] if execution.num_workers > 1 else [{}, execution.resources]
-    trial, ended = tune.with_parameters(HarnessTrial, execution=execution, **parameters), threading.Event()
-    threading.Thread(target=watch, args=(stop_requests, proposals, ended), daemon=True).start()
+    trial = tune.with_parameters(HarnessTrial, execution=execution, **parameters)
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Tune writes files that nobody reads
             tune.Tuner(
@@ -74,21 +70,10 @@ def explore(proposals: Proposals, stop_requests: StopRequests, execution: Execut
         if proposals.fatal is None:
             raise
     finally:
-        ended.set()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGUSR1, handler)  # Tune sets its own
     if proposals.fatal:
         raise proposals.fatal
-
-
-def watch(stop_requests: StopRequests, proposals: Proposals, ended: threading.Event) -> None:
-    """Until the study has `ended`, ask for stops. Where these are to end it, and running trials do not, tell its proposals. A ledger whose
-    process ended is met by the trials too, which end the study."""
-    with suppress(UserError):
-        while not ended.wait(LOOK_SECONDS) and not stop_requests.over:
-            stop_requests.look()
-        if stop_requests.over and not ended.wait(STOP_SECONDS):
-            proposals.over = True
 
 
 # -------------------------------------------------------------------------------------------------------------- trials

@@ -227,8 +227,7 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Wa
                     _discard(opened, storage, starts_from(points, trial.point) - shared)
 
             explore(
-                Proposals(opened.optuna, points, store, watch, opened.request.seed, request.retry),
-                stop_requests,
+                Proposals(opened.optuna, points, store, watch, opened.request, stop_requests),
                 execution,
                 points=points,
                 worker_setup=setup,

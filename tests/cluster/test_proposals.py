@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -20,9 +22,10 @@ from search.small import outcome, small_space
 
 from harness.cluster.proposals import Proposals
 from harness.errors import UserError
+from harness.planning.request import Request
 from harness.search import study as study_module
 from harness.search.points import ReplicateOutcome, Trial, best_trial
-from harness.search.request import Point
+from harness.search.request import Point, TuneRequest
 from harness.search.space import ResolvedSpace
 from harness.search.study import opened, trials_of
 from harness.store import Store
@@ -77,7 +80,9 @@ class Tune:
         self.study = opened(store, "mine", points.metric)
         self.watched: list[tuple[str, int]] = []
         watch = lambda kind, trial: self.watched.append((kind, trial.number))  # noqa: E731
-        self.proposals = Proposals(self.study, points, store, watch, seed, retry)  # type: ignore[arg-type]
+        self.stops = SimpleNamespace(over="", look=lambda: [])
+        request = TuneRequest("cmlm", Request(retry=retry), seed=seed)
+        self.proposals = Proposals(self.study, points, store, watch, request, self.stops)  # type: ignore[arg-type]
         self.running: dict[str, tuple[dict[str, Any], list[ReplicateOutcome]]] = {}
         self.started: list[int] = []
 
@@ -270,6 +275,26 @@ def steady(point: Point, index: int) -> ReplicateOutcome:
     hard = (0.0, 0.1, -0.05)[index % 3]
     noise = random.Random(f"{whole(point)} {index}").gauss(0, 0.002)
     return outcome((0.8 if point["alpha"] == 0.5 and point["p_c"] == 0.7 else 0.4) + hard + noise)
+
+
+def test_a_study_ends_a_while_after_its_time_and_at_once_with_its_ledger(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Running trials have the time to stop with a checkpoint."""
+    tune, died, ended = Tune(points_of(tmp_path), store), Tune(points_of(tmp_path), store), list[bool]()
+
+    def ask() -> None:
+        raise UserError("The ledger's process ended")
+
+    tune.stops.look = lambda: setattr(tune.stops, "over", "its time is over" if time.monotonic() >= 104 else "")
+    for now in (100.0, 102.0, 104.0, 111.4, 111.5):
+        monkeypatch.setattr("time.monotonic", lambda now=now: now)
+        ended.append(tune.proposals.stop_all())
+    assert ended == [False, False, False, False, True]
+    assert tune.start() is None
+    died.stops.look = ask
+    assert died.proposals.stop_all()
+    assert str(died.proposals.fatal) == "The ledger's process ended"
 
 
 def test_a_race_drops_what_is_worse_and_never_the_best(tmp_path: Path, store: Store) -> None:
