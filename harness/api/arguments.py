@@ -22,7 +22,7 @@ from harness.methods import read_methods
 from harness.planning.point import with_points
 from harness.planning.recipe import Value
 from harness.planning.request import PLAIN, Amount, Request, overrides_of, read, value_of, with_default_table
-from harness.search.request import TuneRequest
+from harness.search.request import SEARCH_FIELDS, TuneRequest
 from harness.store import DEFAULT_URL, Store
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ Set = Mapping[str, Value]
 Name = str | PathLike[str]
 Files = Name | Sequence[Name]
 """A name, or the path of a file or folder."""
-OWN_SEARCH = ("space", "preset", "mode", "trials", "sampler", "racing", "metric", "seed")
 T = TypeVar("T")
 
 
@@ -139,7 +138,7 @@ def _recalled_request(**arguments: Any) -> Request:
 
 def _tune_request(method: str, set: Set | None = None, **arguments: Any) -> TuneRequest:
     read_methods(method)
-    own = {name: value for name in OWN_SEARCH if (value := arguments.pop(name, None)) is not None}
+    own = {name: value for name in SEARCH_FIELDS if (value := arguments.pop(name, None)) is not None}
     return read(TuneRequest, {"method": method, "base": request_from(set=set, **arguments), **own})
 
 
@@ -148,7 +147,7 @@ _METHOD = Parameter("method", Parameter.POSITIONAL_OR_KEYWORD, annotation=Name)
 _SHARED = (name for name in PLAIN if name not in ("preset", "reference", "methods", "keep"))
 of_table = _taken_by(_table_request, _TABLE, ("set", "with_file", *PLAIN))
 of_recorded = _taken_by(_recalled_request, _TABLE, ("set", "with_file", *PLAIN))
-of_search = _taken_by(_tune_request, _METHOD, ("set", *OWN_SEARCH, *_SHARED), "optuna")
+of_search = _taken_by(_tune_request, _METHOD, ("set", *SEARCH_FIELDS, *_SHARED), "optuna")
 
 
 def share(name: str, value: Any) -> float:

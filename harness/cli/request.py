@@ -13,7 +13,7 @@ from harness.errors import UserError
 from harness.planning.point import with_points
 from harness.planning.request import FIELDS, PLAIN, Request, flag_of, parse_override, with_default_table
 from harness.planning.request import read as read_fields
-from harness.search.request import SEARCH_FLAGS, TuneRequest
+from harness.search.request import SEARCH_FIELDS, TuneRequest
 from harness.store import DEFAULT_URL, Store
 
 
@@ -35,7 +35,7 @@ def read_words(words: Sequence[str]) -> Request:
 
 def read_tune(args: argparse.Namespace) -> TuneRequest:
     """The request of `tune`."""
-    given = {name: getattr(args, name) for name in ("mode", *SEARCH_FLAGS)}
+    given = {name: getattr(args, name) for name in (*SEARCH_FIELDS, "out")}
     return read_fields(TuneRequest, {"method": args.method, "base": _flags(args), **given}, flag_of)
 
 

@@ -30,7 +30,7 @@ from harness.planning.request import (
 )
 from harness.planning.runs import Plan, best_run
 from harness.planning.table import load_table
-from harness.search.request import SEARCH_FLAGS, TuneRequest
+from harness.search.request import SEARCH_FIELDS, TuneRequest
 from harness.specs import Record, RowSet, Run, Stage
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.store.records import predicted_by
@@ -326,9 +326,9 @@ def like_last(request: Request, last: Request) -> Request:
 def tune_command(request: TuneRequest) -> str:
     """The command line of a search, for a shell."""
     words = ["harness", "tune", *(request.base.methods or (request.method,))]
-    words += [f"--{request.mode}"] if request.mode else []
-    for name in SEARCH_FLAGS:
-        words += [f"--{name}", str(value)] if (value := getattr(request, name)) else []
+    for name in (*SEARCH_FIELDS, "out"):
+        if value := getattr(request, name):
+            words += [f"--{value}"] if name == "mode" else [f"--{name}", str(value)]
     words += _words(replace(request.base, methods=None, preset=None), request.base.store)
     return masked(shlex.join(words))
 

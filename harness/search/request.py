@@ -22,8 +22,8 @@ Mode = Annotated[str, one_of("mode", MODES)]
 Sampler = Annotated[str, one_of("sampler", ("tpe", "random"))]
 Racing = Annotated[str, one_of("racing rule", ("paired", "none"))]
 
-SEARCH_FLAGS = ("space", "preset", "trials", "sampler", "racing", "metric", "seed", "out")
-"""The fields of a `TuneRequest` that are flags of their names."""
+SEARCH_FIELDS = ("mode", "space", "preset", "trials", "sampler", "racing", "metric", "seed")
+"""The fields of a `TuneRequest` that say which study it is, in the order of a command line."""
 
 
 @dataclass(frozen=True)
