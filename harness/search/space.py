@@ -7,6 +7,7 @@ flat object. Imports no optuna: callers pass trials in.
 from __future__ import annotations
 
 import itertools
+import math
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -130,11 +131,6 @@ class Range(Choice):
             last = self._stepped(max(low + step, high - step / 2))
             raise MisplacedError(["high"], f"high {high:.15g} is not on a step of {step:.15g}; set it to {last:.15g}")
         return self
-
-    @property
-    def span(self) -> list[Any]:
-        step = self.step and float(self.step)
-        return [float(self.low), float(self.high), self.log, step, isinstance(self.low, int)]
 
     def holds(self, value: Value) -> bool:
         return not isinstance(value, (bool, str)) and self.low <= value <= self.high and self._stepped(value) == value
@@ -355,9 +351,11 @@ class ResolvedSpace(Space):
         """Everything that decides which points are proposed and how they are judged, as JSON: the study's name is its hash."""
         parameters: list[dict[str, Any]] = []
         for path, each in self.parameters.items():
-            span = each.span if isinstance(each, Range) else []
-            when = {parent: [*values] for parent, values in each.when.items()}
-            parameters.append({"path": path, "choices": [*each.choice], "range": span, "when": when})
+            span: list[Any] = []
+            if isinstance(each, Range):
+                step = each.step and float(each.step)
+                span = [float(each.low), float(each.high), each.log, step, isinstance(each.low, int)]
+            parameters.append({"path": path, "choices": each.choice, "range": span, "when": each.when})
         judged = {"metrics": [self.metric] if self.metric else [], "directions": ["maximize"]}
         own = {name: getattr(self, name) for name in ("method", "mode", "defaults", "sampler", "racing")}
         return {**own, **judged, "parameters": parameters}
@@ -407,6 +405,7 @@ def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
     origins = {key: place(key) for key in ("tasks", "sizes", "subsets") if getattr(shown, key)}
     origins |= {"methods": place("row")} if shown.row else {}
     origins |= {"preset": place("table_preset")} if changes or request.preset is None else {}
+    points = math.prod(len(drawn.choice) for drawn in parameters.values())
     explored: dict[str, Any] = {
         "preset": preset,
         "table_preset": (changes and changes.table_preset) or preset,
@@ -419,11 +418,10 @@ def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
         "origins": origins,
         "defaults": defaults,
         "metric": request.metric or shown.metric,
-        "trials": request.trials or shown.trials,
+        "trials": points if sampler == "grid" else request.trials or shown.trials,
         "racing": request.racing or ("none" if mode == "grid" else shown.racing),
     }
-    resolved = ResolvedSpace.model_construct(**dict(shown) | explored)
-    return resolved.model_copy(update={"trials": len(resolved.grid_points())}) if sampler == "grid" else resolved
+    return ResolvedSpace.model_construct(**dict(shown) | explored)
 
 
 # ------------------------------------------------------------------------------------------------- against a request
