@@ -54,12 +54,9 @@ def tune(args: argparse.Namespace) -> int:
 def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
     """The search space, the data that points are scored on and the remaining work, with its hours."""
     prepared, points, plan = study.prepared, study.points, study.plan()
-    space, base = points.space, points.base
+    space = points.space
     what = "; ".join(f"{path} {drawn.described()}" for path, drawn in space.parameters.items())
-    design = (
-        f"{counted(len({subset for subset, _ in points.replicates}), 'subset')} x {counted(len(base.seeds), 'seed')}"
-    )
-    sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
+    subsets, seeds = (len({*each}) for each in zip(*points.replicates, strict=True))
     default = ", ".join(f"{path}={value}" for path, value in space.defaults.items())
     left = "nothing"
     if plan.to_train:
@@ -73,10 +70,9 @@ def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
         f"Study {study.name}: {space.mode} over {what}.",
         f"{counted(space.trials, 'point')}, sampler {space.sampler}, racing {space.racing}, seed {study.request.seed}; first the "
         f"default point, {default}.",
-        f"Judged on dev {points.metric}: table {base.table.name}, row {base.rows[0].name}, preset "
-        f"{base.preset}, {', '.join(base.tasks)}, {sizes}, {design} = {counted(len(points.replicates), 'replicate')} a point.",
-        f"Encoder {base.encoder} ({prepared.plan.encoders[0].encoder.digest[:10]}), data: {prepared.plan.source}, "
-        f"store {prepared.store.shown}.",
+        study.notes[0],
+        f"Judged on dev {points.metric}: {counted(subsets, 'subset')} x {counted(seeds, 'seed')} = "
+        f"{counted(len(points.replicates), 'replicate')} a point. Store: {prepared.store.shown}.",
         *overlap_sentences(prepared.plan),
         *encoder_sentences(prepared.plan),
         f"Ended in earlier commands: {plan.ended} of {counted(space.trials, 'point')}. To do: {left}.",

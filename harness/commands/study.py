@@ -153,8 +153,8 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
     name = study_name(space, request.seed, runs, (*space.shared, *request.base.overrides))
     sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
     notes = [
-        f"Each point was run as row {base.rows[0].name} of table {base.table.name}, protocol {base.protocol}, encoder {base.encoder}, preset "
-        f"{base.preset}, data {prepared.plan.source}: {', '.join(base.tasks)}, {sizes}.",
+        f"Each point is row {base.rows[0].name} of table {base.table.name}, preset {base.preset}, protocol {base.protocol}, encoder {base.encoder} "
+        f"({prepared.plan.encoders[0].encoder.digest[:10]}), data {prepared.plan.source}: {', '.join(base.tasks)}, {sizes}.",
         *([f"Changed from the table's own setting: {'; '.join(base.deviations)}."] if base.deviations else []),
         *space.notes,
     ]
