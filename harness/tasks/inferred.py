@@ -125,7 +125,9 @@ def task_yaml(task: Task, folder: Path) -> dict[str, Any]:
 
 def _beside(described: Description, option: Option) -> dict[str, str]:
     """The absolute paths of the files beside the labelled rows, all of which have to be there; `unlabelled` in any form that `open_corpus` takes."""
-    files = {key: text for key in FILES if (text := getattr(described, key, "")) and not text.startswith(HUB)}
+    files = {key: text for key in FILES if (text := getattr(described, key, ""))}
+    if described.unlabelled.startswith(HUB):
+        files.pop("unlabelled")
     for key, text in files.items():
         if key == "unlabelled":
             local_files(text, option(key))

@@ -400,8 +400,7 @@ def _bad_rows(path: Path, bad: Sequence[str], good: int, task: Task) -> UserErro
     """What is wrong with the first of `bad` rows where none is `good`, as in a file of another form, or with the only one; of several with the
     first SHOWN_ROWS."""
     if not good:
-        none = f"{path}: there are no rows in it; give a file with labelled rows."
-        return UserError(none if task.skip_bad_rows or not bad else bad[0])
+        return UserError(bad[0] if bad else f"{path}: there are no rows in it; give a file with labelled rows.")
     fix = ", or leave {} out with --skip-bad-rows (skip_bad_rows: true in a task's YAML)" if task.own else ""
     if len(bad) == 1:
         return UserError(f"{bad[0].removesuffix('.')}{fix.format('it')}.")

@@ -24,6 +24,8 @@ ROW_NUMBER = "idx"
 """GLUE's column of row numbers, which is no text."""
 FILES = ("data", "dev", "test", "unlabelled")
 """Keys that name a file, a folder or 'hub:...'."""
+BUILT_IN = ("evaluations", "official", "package", "shared", "unanswerable")
+"""Keys of tasks that are built in."""
 _SHORT = {"matched": "m", "mismatched": "mm"}
 
 
@@ -31,7 +33,7 @@ def _as_text(values: Any) -> Any:
     """With keys that are numbers or truth values as text."""
     if not isinstance(values, Mapping):
         return values
-    return {f"{k:.15g}" if type(k) in (int, float) else str(k) if type(k) is bool else k: v for k, v in values.items()}
+    return {f"{k:.15g}" if type(k) is float else str(k) if type(k) in (int, bool) else k: v for k, v in values.items()}
 
 
 Name = Annotated[StrictStr, Field(min_length=1)]
@@ -84,10 +86,10 @@ class Task(Strict):
     """
 
     name: Annotated[Name, Field(max_length=100)]
-    title: Title
+    title: Title = ""
     data: StrictStr = ""
     columns: Annotated[tuple[Name, ...], Field(min_length=1, max_length=2)]
-    label: Name
+    label: Name = ""
     classes: tuple[Name, ...] = ()
     labels: ByName = Field(default_factory=dict)
     regression: bool = False
@@ -171,9 +173,10 @@ class Task(Strict):
     def _filled(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        label = Spans.label_column if values.get("spans") is True else Kind.label_column
-        found = _of_snapshot(values) if "tests" in values else {"label": label, **values}
-        return found if "title" in found or "name" not in found else {"title": str(found["name"])[:60], **found}
+        said = {key: value for key, value in values.items() if value is not None}
+        label = Spans.label_column if said.get("spans") is True else Kind.label_column
+        found = _of_snapshot(values) if {"own", "names_test"} <= values.keys() else {"label": label, **said}
+        return {"title": str(found.get("name") or "data")[:60], **found}
 
     @model_validator(mode="after")
     def _fits(self) -> Task:
@@ -241,6 +244,8 @@ def load_user_task(path: str | Path) -> Task:
     task, folder = load_yaml(Path(path), Task), Path(path).expanduser().absolute().parent
     if not task.own:
         raise UserError(f"{places_of(Path(path))('name')}: '{task.name}' is a built-in task; choose another name.")
+    if key := next((key for key in BUILT_IN if key in task.model_fields_set), ""):
+        raise UserError(f"{places_of(Path(path))(key)}: only a built-in task has this key; leave it out.")
     named = {key: text for key in FILES if (text := getattr(task, key)) and not text.startswith(HUB)}
     return task.model_copy(update={key: str(folder / named_path(text)) for key, text in named.items()})
 

