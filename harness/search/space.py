@@ -79,6 +79,11 @@ class Choice(Strict):
         """Its parents, as far as the point goes, have values under which it has an effect."""
         return all(point.get(parent) in values for parent, values in self.when.items())
 
+    @property
+    def num_values(self) -> float:
+        """How many values it can take; infinite for a continuous range."""
+        return len(self.choice)
+
     def holds(self, value: Value) -> bool:
         return value in self.choice
 
@@ -131,6 +136,11 @@ class Range(Choice):
             last = self._stepped(max(low + step, high - step / 2))
             raise MisplacedError(["high"], f"high {high:.15g} is not on a step of {step:.15g}; set it to {last:.15g}")
         return self
+
+    @property
+    def num_values(self) -> float:
+        step = self.step or (1 if isinstance(self.low, int) else 0)
+        return round((self.high - self.low) / step) + 1 if step else math.inf
 
     def holds(self, value: Value) -> bool:
         return not isinstance(value, (bool, str)) and self.low <= value <= self.high and self._stepped(value) == value
@@ -405,7 +415,7 @@ def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
     origins = {key: place(key) for key in ("tasks", "sizes", "subsets") if getattr(shown, key)}
     origins |= {"methods": place("row")} if shown.row else {}
     origins |= {"preset": place("table_preset")} if changes or request.preset is None else {}
-    points = math.prod(len(drawn.choice) for drawn in parameters.values())
+    points = math.prod(drawn.num_values for drawn in parameters.values())
     explored: dict[str, Any] = {
         "preset": preset,
         "table_preset": (changes and changes.table_preset) or preset,
@@ -418,7 +428,7 @@ def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
         "origins": origins,
         "defaults": defaults,
         "metric": request.metric or shown.metric,
-        "trials": points if sampler == "grid" else request.trials or shown.trials,
+        "trials": int(points if sampler == "grid" else min(request.trials or shown.trials, points)),
         "racing": request.racing or ("none" if mode == "grid" else shown.racing),
     }
     return ResolvedSpace.model_construct(**dict(shown) | explored)

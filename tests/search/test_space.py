@@ -197,6 +197,7 @@ def test_samplers_trials_and_racing() -> None:
     assert found(mode="grid") == ("grid", "grid", 30, "none")
     assert found(mode="grid", racing="paired") == ("grid", "grid", 30, "paired")
     assert found(mode="grid", sampler="tpe", trials=12) == ("grid", "tpe", 12, "none")
+    assert found(mode="grid", sampler="random", trials=40)[2] == 30  # there are no more points
 
 
 def test_a_metric_that_a_task_does_not_have_is_refused() -> None:
