@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 
+from harness.encoders import SIZES
+from harness.encoders.sources import NEW
 from harness.methods import definition_of
 from harness.planning.recipe import PHASES
 from harness.planning.runs import COMPARED_TEXTS, Plan
@@ -53,8 +55,8 @@ def unreached_sentences(plan: Plan) -> Iterator[str]:
 
 def encoder_sentences(plan: Plan) -> Iterator[str]:
     """Of each encoder: which rows start from an MLM head that is drawn since its weights lack it, or trained first since it has no usable one, which of its
-    weights are not read, and which tasks it saw."""
-    rows = {row.name: row for row in plan.resolved.rows}
+    weights are not read, which tasks it saw, and whether it is of another size than the table is for."""
+    settings, rows = plan.resolved.table.encoder_settings, {row.name: row for row in plan.resolved.rows}
     runs = sorted(plan.runs, key=lambda run: run.stage.chain[0].phase == "mlm-head")
     for encoder, located in plan.table_data.located.items():
         chains = {rows[run.row].own.title: run.stage.chain for run in runs if rows[run.row].encoder == encoder}
@@ -76,6 +78,14 @@ def encoder_sentences(plan: Plan) -> Iterator[str]:
             yield f"{located.name} has no usable MLM head: {starts} on {stage.data.train.name}{rest}."
         if seen := sorted({*located.contaminated} & {*plan.resolved.tasks}):
             yield f"The encoder {encoder} saw labelled pairs of {', '.join(seen)} in its own training."
+        size = SIZES.get(encoder.removeprefix(NEW).partition("@")[0])
+        own, given = size and size.relative_positions, (settings.relative_buckets, settings.relative_distance)
+        if own and all(own) and all(given) and own != given:
+            used = "{} buckets up to distance {}".format
+            yield (
+                f"{encoder} trains with the recipe and the relative positions of another size, {used(*given)} instead of {used(*own)}; "
+                "its own are in another table ('harness list tables')."
+            )
 
 
 def own_tasks(plan: Plan) -> Iterator[str]:

@@ -206,6 +206,12 @@ def test_a_drawn_mlm_head_is_named_until_it_is_trained() -> None:
     assert not any("random" in each for each in encoder_sentences(made))
 
 
+@pytest.mark.parametrize(("size", "said"), [("coco-lm-base", False), ("coco-lm-large++", True)])
+def test_an_encoder_of_another_size_than_the_tables_is_named(size: str, said: bool) -> None:
+    made = plan("coco_lm_glue", located=locate(f"new:{size}"), encoder=f"new:{size}")
+    assert [f"new:{size} trains with" in each for each in encoder_sentences(made)] == [True] * said
+
+
 def test_the_rows_of_an_ablation_start_alike() -> None:
     """From the encoder after one MLM stage, w/o MLM too; an encoder with a head of its own needs none."""
     made = plan("ablation", "quick", located=TINY)
