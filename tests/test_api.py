@@ -123,6 +123,8 @@ def tune(method: str, **arguments: Any) -> Any:
         (partial(plan, preset="quik"), "preset of table few_shot: unknown preset 'quik'. Did you mean 'quick'?"),
         (partial(plan, set={"cmlm.alpha": -1}), "set cmlm.alpha=-1: should be greater"),
         (partial(plan, data="nowhere"), "nowhere: there is no such folder; data takes 'hub'"),
+        (partial(plan, data="own"), "own: there is no such folder; data takes 'hub'"),
+        (partial(plan, seeds=[]), "seeds: there is no value; leave it out for all."),
         (partial(plan, data=3), "data: should be a valid string, not 3."),
         (partial(plan, seeds="31\n42"), "seeds: '31\\n42' has several lines; write names between commas"),
         (partial(tune, "mlm"), "tune mlm: no packaged space varies this method; write one and name it with space."),

@@ -170,7 +170,8 @@ def prepare(request: Request, *, train: bool) -> Prepared:
 def _of_preset(table: Table, request: Request) -> Request:
     """The request without what names the data of its preset."""
     preset = table.presets.get(request.preset or table.preset_for(request.encoder))
-    if preset and request.data in (OWN_DATA, preset.data) and not Path(request.data).is_dir():
+    own = OWN_DATA if request.tasks and all(map(is_own, request.tasks)) else None
+    if preset and request.data and request.data in (own, preset.data) and not Path(request.data).is_dir():
         request = replace(request, data=None)  # a name for where its tasks come from, as captions print it
     return request
 

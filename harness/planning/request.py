@@ -10,7 +10,7 @@ import csv
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
@@ -90,9 +90,16 @@ def _parts(value: Any) -> Any:
     return parts
 
 
+def _some(value: Any) -> Any:
+    """As `_parts`, where a list without a value would mean nothing."""
+    if isinstance(value, Sized) and not isinstance(value, str) and len(value) == 0:
+        raise ValueError("there is no value; leave it out for all")
+    return _parts(value)
+
+
 Text = Annotated[str, BeforeValidator(lambda value: fspath(value) if isinstance(value, PathLike) else value)]
-Texts = Annotated[tuple[Text, ...] | None, BeforeValidator(_parts)]
-Numbers = Annotated[tuple[NonNegativeInt, ...] | None, BeforeValidator(_parts)]
+Texts = Annotated[tuple[Text, ...] | None, BeforeValidator(_some)]
+Numbers = Annotated[tuple[NonNegativeInt, ...] | None, BeforeValidator(_some)]
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Encoders = Annotated[
@@ -313,7 +320,7 @@ def from_json(values: Mapping[str, Any]) -> Request:
     try:
         request = read(Request, {**fields, "origins": {name: place(name) for name in fields}}, place)
         folder = value_of(Text, values.get("folder"), place("folder"))
-        texts = value_of(Texts, values.get("set"), place("set"))
+        texts = value_of(Texts, values.get("set") or None, place("set"))
     except UserError as error:
         raise UserError(f"{error} Name a table with its flags, or restore a copy of the store.") from None
     overrides = tuple(parse_override(text, place("set")) for text in texts or ())
