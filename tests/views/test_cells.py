@@ -50,6 +50,12 @@ def test_an_average_counts_replicates() -> None:
     assert "avg" not in filled(resolved(average=True, tasks=("sst2",)), []).columns
 
 
+@pytest.mark.parametrize(("tasks", "paper"), [(None, 0.777), (("sst2", "rte"), None)])
+def test_an_average_is_held_against_one_of_the_same_columns_alone(tasks: tuple[str, ...] | None, paper: Any) -> None:
+    cell = filled(resolve_table("taco_base", "paper", tasks=tasks), []).cells[0, "MLM-100k", "avg"]
+    assert (cell.paper, bool(cell.verdict)) == (paper, paper is not None)
+
+
 def test_a_table_may_show_the_median_of_its_runs() -> None:
     r = aggregated(resolved(sizes=(100,)), center="median", spread="none", average="per_replicate")
     grid = filled(r, results(r), rows_of(r))
