@@ -64,19 +64,29 @@ def new_folder(out: Path) -> Iterator[Path]:
 
     place = out.resolve()
     place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent) as folder, _named(out, Path(folder)):
+    hidden = place.with_name(f".{place.name}.")
+    with _named(out, hidden), tempfile.TemporaryDirectory(prefix=hidden.name, dir=place.parent) as folder:
         yield Path(folder)
         place.mkdir(exist_ok=True)
         for path in Path(folder).iterdir():
             shutil.move(path, place)
 
 
+_OPENED = re.compile("/dev/(stdout$|stderr$|fd/)|/proc/")
+"""Of another program: its content may be more than this command's, as after `>> FILE`."""
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A file to write, whose content is `path`'s once it is whole: a file, or the one behind a link, is replaced at once and keeps its
-    permissions; a device or pipe is written into. After an error what was there stays. Raises OSError that names `path`."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        yield path
+    permissions; a device, a pipe or what another program has opened is written into. After an error what was there stays. Raises OSError that names `path`."""
+    if _OPENED.match(os.path.abspath(path)) or (path.exists() and not (path.is_file() or path.is_dir())):
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            yield (part := Path(folder, path.name))
+            with path.open("ab") as file:
+                file.write(part.read_bytes())
         return
     target = Path(os.path.realpath(path))
     part = target.with_name(f".{path.name}.{secrets.token_hex(4)}.part{path.suffix}")  # by its ending a writer packs it

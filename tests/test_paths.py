@@ -42,13 +42,19 @@ def test_a_folder_that_was_not_finished_leaves_nothing(there: bool, tmp_path: Pa
 
 
 def test_what_is_no_file_of_its_own_is_written_into(tmp_path: Path) -> None:
-    device = tmp_path / "null"
+    """A device, and what another program has opened, which may hold more than this."""
+    device, kept = tmp_path / "null", tmp_path / "kept"
     try:
         os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
     except PermissionError:
         device.symlink_to("/dev/null")
     replace_file(device, "text")
     assert device.is_char_device()
+    with kept.open("w+") as file:
+        file.write("before\n")
+        file.flush()
+        replace_file(Path(f"/dev/fd/{file.fileno()}"), "text\n")
+        assert kept.read_text() == "before\ntext\n"
 
 
 def test_a_full_disk_names_what_the_user_named(tmp_path: Path) -> None:

@@ -109,9 +109,9 @@ def records_of(name: str) -> str:
 def opened(records: str) -> sqlite3.Connection:
     """Published records, from a file or an URL, as a database in memory. Raises UserError where they cannot be read, for more than the limits, and for
     what is no file of SQLite."""
-    path = Path(records).expanduser()
+    path = os.path.expanduser(records)
     made = connected(":memory:", "memory", 0)
-    made.deserialize(_unpacked(records, path.stat().st_mtime_ns if path.exists() else 0))
+    made.deserialize(_unpacked(path, os.stat(path).st_mtime_ns if os.path.isfile(path) else 0))
     return made
 
 
@@ -120,7 +120,7 @@ def _unpacked(records: str, changed: int) -> bytes:
     """Kept for the next store of the same command."""
     remote = records.startswith(("http://", "https://"))
     try:
-        with urllib.request.urlopen(records, timeout=60) if remote else Path(records).expanduser().open("rb") as file:
+        with urllib.request.urlopen(records, timeout=60) if remote else open(records, "rb") as file:
             content = file.read(LARGEST + 1)  # what is cut off is damaged
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
