@@ -27,7 +27,7 @@ from harness.tasks.task import Task
 from harness.wording import some_of
 
 
-class _Parts(NamedTuple):
+class Parts(NamedTuple):
     """What is cut once: the labelled `pool` to train on (and to draw dev from, where `dev` is None), dev and the tests. `cut`: which rows they
     are, and `repeated`: which say again what another says, in words."""
 
@@ -48,7 +48,8 @@ class OwnProtocol(Protocol):
         'once': a fifth of the other texts, at most 1,000;
         'redrawn': such a fifth for each subset, under the subset's own scope, so that full training sets differ as well;
         'folds': subset k of `folds` holds fold k of its labelled rows out and trains on the others. A size counts both here, and
-        the rows of a size are the same in all folds.
+        the rows of a size are the same in all folds;
+        'k_shot': see `KShotProtocol`.
     * Training: the other labelled rows. Subset k of size N: the N rows with the smallest hash of (N, k, salt) and row; the salt
       grows until every class is in.
 
@@ -59,7 +60,7 @@ class OwnProtocol(Protocol):
     Version 1 was not stratified: it took the texts with the lowest hash of all.
     """
 
-    dev: Literal["once", "redrawn", "folds"] = "once"
+    dev: Literal["once", "redrawn", "folds", "k_shot"] = "once"
     folds: int = 5
 
     TEST_SHARE: ClassVar[float] = 0.25
@@ -86,10 +87,12 @@ class OwnProtocol(Protocol):
         return (*(size for size in (_round_below(large // 4), large) if size >= least), 0)
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
-        parts, dev = self._parts(task, source), self.dev_set(task, source, 0, 0)
-        training = self.training_set(task, source, 0, 0)
-        lines = [*parts.cut, self._dev_words(dev, training), *parts.repeated]
-        rare = rare_classes(task, {"training": training, "dev": dev, **parts.tests}) if task.own else ""
+        parts, k_shot = self._parts(task, source), self.dev == "k_shot"
+        size = self.sizes(task, source)[0] if k_shot else 0
+        dev, training = self.dev_set(task, source, size, 0), self.training_set(task, source, size, 0)
+        lines = [*parts.cut, self._dev_words(parts.pool, dev, training), *parts.repeated]
+        sampled = {} if k_shot else {"training": training, "dev": dev}
+        rare = rare_classes(task, {**sampled, **parts.tests}) if task.own else ""
         return EvaluationSets(dev, parts.tests, "; ".join(lines), rare=rare)
 
     def dev_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
@@ -99,15 +102,13 @@ class OwnProtocol(Protocol):
         if self.num_subsets and subset >= self.num_subsets:
             raise UserError(f"task {task.name}: subset {subset}: there are {self.num_subsets} subsets, from 0 on.")
         rows, _ = self._drawn(task, source, size, subset)
-        if self.dev == "folds" or not size:
+        if self.dev in ("folds", "k_shot") or not size:
             require_classes(task, rows)
             return rows.sorted()
         return draw(task, rows, size, self._scope("train", size, subset))
 
     def text_pool(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        """See `Protocol`. The folds of another size are other rows: dev's of this one are left out."""
-        if self.dev != "folds":
-            return super().text_pool(task, source, size, subset)
+        """See `Protocol`. The dev sets of another size may be other rows: those of this one are left out."""
         dev = self.dev_set(task, source, size, subset)
         return without(self._parts(task, source).pool, dev, unit=task.kind.unit)
 
@@ -131,10 +132,10 @@ class OwnProtocol(Protocol):
             )
         return pool.take(~held_out), pool.take(held_out).sorted()
 
-    def _parts(self, task: Task, source: TextSource) -> _Parts:
+    def _parts(self, task: Task, source: TextSource) -> Parts:
         return source.once((self, task), lambda: self._cut(task, source))
 
-    def _cut(self, task: Task, source: TextSource) -> _Parts:
+    def _cut(self, task: Task, source: TextSource) -> Parts:
         whole, unit = source.has(task, ALL_ROWS), task.kind.unit
         pool = source.load(task, ALL_ROWS if whole else task.splits.train)
         labelled, repeated = f"{len(pool):,} labelled rows", tuple(_repeated(pool))
@@ -177,15 +178,16 @@ class OwnProtocol(Protocol):
             role = "training" if not len(rest) else "dev"
             raise UserError(f"task {task.name}: no row is left for {role} beside test; give more labelled rows.")
         sets = {name: rows.sorted() for name, rows in tests.items()}
-        return _Parts(rest, None if dev is None else dev.sorted(), sets, tuple(words), repeated)
+        return Parts(rest, None if dev is None else dev.sorted(), sets, tuple(words), repeated)
 
-    def _dev_words(self, dev: Rows, training: Rows) -> str:
+    def _dev_words(self, pool: Rows, dev: Rows, training: Rows) -> str:
         left = f"{len(training):,} left for training"
         first = f"({len(dev):,} of the first); {left} there"
         return {
             "once": left,
             "redrawn": f"dev {100 * self.DEV_SHARE:.0f} % of the others, drawn anew for each subset {first}",
             "folds": f"dev one of {self.folds} folds of the others for each subset {first}; a size counts training and dev examples",
+            "k_shot": f"training and dev examples drawn anew for each subset from {len(pool):,} texts of them",
         }[self.dev]
 
 

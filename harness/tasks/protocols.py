@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from harness import errors
 from harness.errors import UserError
 from harness.tasks.overlap import count_overlap, same_ids, unit_ids
-from harness.tasks.own_protocol import OwnProtocol, rare_classes
+from harness.tasks.own_protocol import OwnProtocol, Parts
 from harness.tasks.protocol import (
     SAMPLERS,
     EvaluationSets,
@@ -226,7 +226,7 @@ class KShotProtocol(OwnProtocol):
     Labelled rows with a text of a test set are left out, and of rows with one text (`same_ids`) one stays.
     """
 
-    dev: Literal["redrawn"] = "redrawn"
+    dev: Literal["k_shot"] = "k_shot"
     split_seeds: tuple[int, ...] = (13, 21, 42, 87, 100)
     decisions: tuple[str, ...] = ("P7",)
 
@@ -246,35 +246,15 @@ class KShotProtocol(OwnProtocol):
 
     def sizes(self, task: Task, source: TextSource) -> tuple[int, ...]:
         """The paper's K, or the largest that the rarest class gives for training and dev."""
-        _, _, counts = self._groups(task, self._pool(task, source))
+        _, _, counts = self._groups(task, self._parts(task, source).pool)
         return (max(1, min(self.PAPER_SIZE, int(counts.min()) // 2)),)
 
-    def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        return self._drawn(task, source, size, subset)[0]
-
-    def text_pool(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        pool, dev = self._pool(task, source), self.dev_set(task, source, size, subset)
-        return pool.take(~np.isin(pool.ids, dev.ids))
-
-    def _split(self, task: Task, source: TextSource) -> EvaluationSets:
-        """See `Protocol`. Dev is that of subset 0 at the default size."""
-        parts = self._parts(task, source)
-        dev = self.dev_set(task, source, self.sizes(task, source)[0], 0)
-        drawn = (
-            f"training and dev examples drawn anew for each subset from {len(self._pool(task, source)):,} texts of them"
-        )
-        rare = rare_classes(task, parts.tests) if task.own else ""
-        return EvaluationSets(dev, parts.tests, "; ".join([*parts.cut, drawn, *parts.repeated]), rare=rare)
-
-    def _pool(self, task: Task, source: TextSource) -> Rows:
-        """The labelled rows beside test, of rows with one text that with the lowest id."""
-
-        def make() -> Rows:
-            rows = self._parts(task, source).pool
-            order = np.argsort(rows.ids)
-            return rows.take(np.sort(order[np.unique(same_ids(rows)[order, 0], return_index=True)[1]]))
-
-        return source.once(("K-shot pool", self, task), make)
+    def _cut(self, task: Task, source: TextSource) -> Parts:
+        """See `OwnProtocol`. Of rows with one text the pool has that with the lowest id."""
+        parts = super()._cut(task, source)
+        order = np.argsort(parts.pool.ids)
+        first = order[np.unique(same_ids(parts.pool)[order, 0], return_index=True)[1]]
+        return parts._replace(pool=parts.pool.take(np.sort(first)))
 
     @staticmethod
     def _groups(task: Task, rows: Rows) -> tuple[NDArray[np.int64], tuple[str, ...], NDArray[np.int64]]:
@@ -286,7 +266,7 @@ class KShotProtocol(OwnProtocol):
 
     def _drawn(self, task: Task, source: TextSource, size: int, subset: int) -> tuple[Rows, Rows]:
         """The training rows and the dev rows of a subset. Raises UserError where a class has too few."""
-        rows = self._pool(task, source)
+        rows = self._parts(task, source).pool
         if size < 1:
             raise UserError(
                 f"task {task.name}: protocol {self.name} takes as many examples of each class for training as for dev, and no full "
