@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 AVERAGE = "avg"
 """Column id of the mean over columns."""
 
-Groups = Sequence[Sequence[str]]
-"""Columns of an Avg: the mean over groups of the mean over each group's columns."""
-
-
 mean = statistics.fmean
 """The mean of at least one value."""
 
@@ -96,7 +92,7 @@ class Aggregation(Strict):
         return self
 
     def groups(self, columns: Iterable[str]) -> list[tuple[str, ...]]:
-        """The groups of columns that the Avg is taken over, of those that are here."""
+        """The groups of columns of the Avg, which is the mean over groups of the mean within each; of those columns that are here."""
         here = [*columns]
         given = [(each,) if isinstance(each, str) else each for each in self.average_over or here]
         return [group for each in given if (group := tuple(column for column in each if column in here))]
@@ -135,22 +131,3 @@ class Aggregation(Strict):
         """Its values by name; of those that not every table has, only the ones that this table gives."""
         plain = {name for name, value in (("select", "none"), ("scores", "test")) if getattr(self, name) == value}
         return self.model_dump(exclude_none=True, exclude=plain)
-
-
-# ----------------------------------------------------------------------------------------------------------- columns
-
-
-def average(values: Mapping[str, float], groups: Groups) -> float:
-    """The mean over groups of columns of the mean within each, `values` by column."""
-    return mean([mean([values[column] for column in group]) for group in groups])
-
-
-def replicate_averages(scores: pd.DataFrame, replicate: list[str], groups: Groups) -> pd.DataFrame:
-    """Scores as of one column, a row a replicate: the average of its columns on dev and on test; collapsed where a run is."""
-    by_replicate = scores.groupby(replicate, sort=False)
-    found = by_replicate["collapsed"].any().to_frame()
-    for name in ("dev", "test"):
-        by_column = scores.pivot(index=replicate, columns="column", values=name).loc[found.index]
-        rows = by_column.to_dict("index").values()
-        found[name] = [average({str(column): score for column, score in row.items()}, groups) for row in rows]
-    return found.reset_index()

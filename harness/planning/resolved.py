@@ -12,7 +12,7 @@ from typing import Any, Literal
 from harness import specs
 from harness.errors import UserError
 from harness.methods import METHODS, REFERENCE
-from harness.planning.aggregation import Aggregation
+from harness.planning.aggregation import AVERAGE, Aggregation
 from harness.planning.recipe import (
     EXCLUSIVE,
     PHASES,
@@ -230,7 +230,9 @@ class ResolvedTable:
         return (*([own] if own else []), *found)
 
     def paper_value(self, size: int, row: str, column: str) -> tuple[float, float | None] | None:
-        """The paper's (value, spread), both with 1 for 100 %, whatever its units; None where it prints none."""
+        """The paper's (value, spread), both with 1 for 100 %, whatever its units; None where it prints none, and of an Avg over other columns than ours."""
+        if column == AVERAGE and self.average_over != self.aggregate.groups(self.table.columns):
+            return None
         if (pair := self.table.paper.get(size, {}).get(row, {}).get(column)) is None:
             return None
         (value, spread), unit = pair, self.table.paper_unit

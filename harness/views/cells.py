@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from harness.errors import unknown
-from harness.planning.aggregation import AVERAGE, average, mean, replicate_averages, std
+from harness.planning.aggregation import AVERAGE, mean, std
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow, on_encoder
 from harness.scores import PLACE, placed
@@ -99,25 +99,18 @@ class Grid:
         """The scores that cells are made of, by place, Avg among them: `test` on the metric's own scale, the `configuration` that was run ('' of
         several, whose mean it is), whether a run `collapsed`, and the known `hardware` of all that is in it, each by (subset, seed). Where all
         configurations of a row count, replicates that lack one are left out: their mean would be of other configurations."""
-        r, replicate, counted = self.resolved, ["size", "row", *REPLICATE], self.counted
+        r, counted = self.resolved, self.counted
         if r.aggregate.select == "none" and len(r.printed_rows) < len(r.rows):
             there = counted.groupby([*CELL, *REPLICATE])["configuration"].transform("size")
             rows = zip(counted["row"], counted["task"], strict=True)
             counted = counted[there == [len(r.configurations(row, task)) for row, task in rows]]
         by_run = counted.groupby(PLACE, sort=False)
-        kept: Any = {"dev": "mean", "test": "mean", "configuration": "first", "collapsed": "any"}
-        kept["hardware"] = lambda devices: frozenset(devices.dropna())
+        kept: Any = {"dev": "mean", "test": "mean", "configuration": "first", "collapsed": "any", "hardware": _union}
         found: pd.DataFrame = by_run.agg(kept)
         found["configuration"] = found["configuration"].where(by_run.size() == 1, "")
-        parts, over = [found.reset_index()], [*itertools.chain(*r.average_over)]
-        here = parts[0][parts[0]["column"].isin(over)]
-        whole = here[here.groupby(replicate)["column"].transform("size") == len(over)]
-        if AVERAGE in self.compared and len(whole):
-            averages = replicate_averages(whole, replicate, r.average_over).set_index(replicate)
-            devices: Any = whole.groupby(replicate)["hardware"]
-            averages["hardware"] = devices.agg(lambda each: frozenset(itertools.chain(*each)))
-            parts.append(averages.reset_index().assign(column=AVERAGE, configuration=""))
-        by_place: Any = pd.concat(parts).set_index(REPLICATE).groupby(CELL, sort=False)
+        found = found.reset_index()
+        found = _with_averages(r, found, REPLICATE) if AVERAGE in self.compared else found
+        by_place: Any = found.set_index(REPLICATE).groupby(CELL, sort=False)
         return dict(iter(by_place))
 
     @property
@@ -172,7 +165,9 @@ def aggregate(
     """
     results = placed(results, resolved.places)
     runs = own_scores(resolved, results)
-    counted = _selected(resolved, runs[runs["done"]])
+    counted, rule = _selected(resolved, runs[runs["done"]]), resolved.aggregate
+    if has_average(resolved) and rule.average == "per_replicate":
+        counted = _with_averages(resolved, counted, [*(["configuration"] if rule.select == "none" else []), *REPLICATE])
     runs_at, counted_at = (dict(iter(each.groupby(CELL, sort=False))) for each in (runs, counted))
     columns = (*resolved.columns, *([AVERAGE] if has_average(resolved) else []))
     cells: dict[Place, Cell] = {}
@@ -196,9 +191,9 @@ def aggregate(
         for place in itertools.product([size], resolved.printed_rows, columns):
             _, row, column = place
             if column == AVERAGE:
-                here = {name: cells[size, row, name] for name in resolved.columns}
-                mine = (each[(each["size"] == size) & (each["row"] == row)] for each in (runs, counted))
-                cells[place] = _average(resolved, place, here, *mine)
+                groups = [[cells[size, row, name] for name in group] for group in resolved.average_over]
+                cell, made_of = _replicates(resolved, place, groups, runs, counted), counted_at.get(place)
+                cells[place] = _mean_of_cells(resolved, place, cell, groups, [] if made_of is None else [made_of])
                 continue
             task, kept = resolved.columns[column].task, counted_at.get(place, counted[:0])
             rows = resolved.configurations(row, task)
@@ -209,9 +204,10 @@ def aggregate(
             cell = _cell_of_runs(resolved, size, rows, runs_at.get(place, runs[:0]), kept)
             cells[place] = _verdict(resolved, place, cell, incomparable(rows, column), kept)
         for place in itertools.product([size], resolved.averages, resolved.columns):
-            members = [(size, row, place[2]) for row in resolved.averages[place[1]]]
-            scores = [counted_at.get(each, counted[:0]) for each in members]
-            cells[place] = _mean_of_rows(resolved, place, [cells[each] for each in members], scores)
+            over = [(size, row, place[2]) for row in resolved.averages[place[1]]]
+            members, parts = [cells[at] for at in over], [counted_at.get(at, counted[:0]) for at in over]
+            counts = {name: sum(getattr(cell, name) for cell in members) for name in ("done", "expected", "collapsed")}
+            cells[place] = _mean_of_cells(resolved, place, Cell(**counts), [members], parts)
     return Grid(resolved, columns, cells, results, runs)
 
 
@@ -231,6 +227,7 @@ def own_scores(resolved: ResolvedTable, results: pd.DataFrame) -> pd.DataFrame:
         own = own.assign(test=own["dev"])
     done = (own["status"] == "done") & own["test"].notna()
     own = own.assign(configuration=own["row"], row=own["row"].map(resolved.titles), done=done)
+    own["hardware"] = own["hardware"].map(lambda each: frozenset({each} if isinstance(each, str) else {}))
     runs = zip(own["status"], own["reason"], done, own["collapsed"], strict=True)
     own = own.assign(note=pd.Series([_note(*run) for run in runs], own.index, dtype=object))
     return own[[*PLACE, "configuration", "task", "dev", "test", "done", "collapsed", "note", "hardware", "key"]]
@@ -267,6 +264,25 @@ def _selected(resolved: ResolvedTable, done: pd.DataFrame) -> pd.DataFrame:
     return chosen.iloc[np.argsort(order, kind="stable")]
 
 
+def _with_averages(resolved: ResolvedTable, scores: pd.DataFrame, run: list[str]) -> pd.DataFrame:
+    """Scores with those of Avg, one a `run` that is there in all of its columns; collapsed where one of them is."""
+    over, run = [*itertools.chain(*resolved.average_over)], ["size", "row", *run]
+    here = scores[scores["column"].isin(over)]
+    here = here[here.groupby(run)["column"].transform("size") == len(over)]
+    if here.empty:
+        return scores
+    found: Any = here.groupby(run, sort=False).agg({"collapsed": "any", "hardware": _union})
+    for name in ("dev", "test"):
+        by_column: Any = here.pivot(index=run, columns="column", values=name).loc[found.index].to_dict("index").values()
+        found[name] = [mean([mean([of[c] for c in group]) for group in resolved.average_over]) for of in by_column]
+    every: pd.DataFrame = pd.concat([scores, found.reset_index().assign(column=AVERAGE)])
+    return every.fillna({"configuration": ""})
+
+
+def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
+    return frozenset(itertools.chain(*sets))
+
+
 # -------------------------------------------------------------------------------------------------------------- cells
 
 
@@ -291,50 +307,38 @@ def _summarised(resolved: ResolvedTable, cell: Cell, *parts: pd.DataFrame) -> Ce
     return replace(cell, value=mean([rule.value(runs) for runs in parts]), spread=std(scores, resolved.aggregate.ddof))
 
 
-def _mean_of_rows(
-    resolved: ResolvedTable, place: Place, cells: Sequence[Cell], counted: Sequence[pd.DataFrame]
+def _mean_of_cells(
+    resolved: ResolvedTable, place: Place, cell: Cell, groups: Sequence[Sequence[Cell]], parts: Sequence[pd.DataFrame]
 ) -> Cell:
-    """The mean of cells of several rows, complete where they are; its spread is that of all runs of which they are made."""
-    if skipped := next((cell for cell in cells if cell.skip), None):
-        return skipped
-    found = Cell(**{name: sum(getattr(cell, name) for cell in cells) for name in ("done", "expected", "collapsed")})
-    if all(cell.value is not None for cell in cells):
-        found = _summarised(resolved, found, *counted)
-    return _verdict(resolved, place, found, [*_why(cells), "a mean of cells has no interval"])
+    """A cell with its runs counted that is the mean over groups of cells of the mean within each; where there are `parts`, of the runs in them.
 
-
-def _why(cells: Iterable[Cell]) -> Iterator[str]:
-    return itertools.chain(*(cell.why for cell in cells))
-
-
-def _average(
-    resolved: ResolvedTable, place: Place, here: Mapping[str, Cell], runs: pd.DataFrame, counted: pd.DataFrame
-) -> Cell:
-    """The cell of the column Avg, counted in replicates: one is done where all configurations of all its columns are.
-
-    A row that skips a column of it has none: a mean over fewer columns is not comparable with the other rows'.
+    It is skipped where one of the cells is: a mean over fewer is not comparable with the other rows'.
     """
-    groups, aggregation = resolved.average_over, resolved.aggregate
-    columns = {column: here[column] for column in itertools.chain(*groups)}
-    if skipped := [cell for cell in columns.values() if cell.skip]:
-        notes = dict.fromkeys(note for cell in skipped for note in cell.notes)
+    cells = [*itertools.chain(*groups)]
+    if skipped := [each for each in cells if each.skip]:
+        notes = dict.fromkeys(note for each in skipped for note in each.notes)
         return Cell(notes=tuple(notes), skip=skipped[0].skip)
-    runs, scores = (each[each["column"].isin(columns)] for each in (runs, counted))
-    done = runs[runs["done"]].groupby(REPLICATE)["collapsed"].agg(["size", "any"])
-    replicates = len(resolved.replicates_at(place[0]))
-    done = done[done["size"] * replicates == sum(cell.expected for cell in columns.values())]
-    cell = Cell(done=len(done), expected=replicates, collapsed=int(done["any"].sum()))
-    if cell.complete:
-        cell = replace(cell, collapsed=int(scores.groupby(REPLICATE)["collapsed"].any().sum()))
-        if aggregation.average == "per_replicate":
-            run = [*(["configuration"] if aggregation.select == "none" else []), *REPLICATE]
-            cell = _summarised(resolved, cell, replicate_averages(scores, run, groups))
-        else:
-            values = {column: each.value for column, each in columns.items() if each.value is not None}
-            cell = replace(cell, value=average(values, groups))
-    why = [*_why(columns.values()), "an average of cells has no interval"]
-    whole = groups == aggregation.groups(resolved.table.columns)
-    return _verdict(resolved, place, cell, why) if whole else cell
+    values = [[each.value for each in group if each.value is not None] for group in groups]
+    if sum(map(len, values)) == len(cells):
+        cell = _summarised(resolved, cell, *parts) if parts else replace(cell, value=mean([*map(mean, values)]))
+    why = itertools.chain(*(each.why for each in cells))
+    return _verdict(resolved, place, cell, [*why, "a mean of cells has no interval"])
+
+
+def _replicates(
+    resolved: ResolvedTable, place: Place, groups: Sequence[Sequence[Cell]], runs: pd.DataFrame, counted: pd.DataFrame
+) -> Cell:
+    """The runs of an Avg, counted in replicates: one is done where all configurations of all its columns are."""
+    size, row, _ = place
+    columns, replicates = [*itertools.chain(*resolved.average_over)], len(resolved.replicates_at(size))
+    at = (
+        each[(each["size"] == size) & (each["row"] == row) & each["column"].isin(columns)]
+        for each in (runs[runs["done"]], counted)
+    )
+    done, kept = (each.groupby(REPLICATE)["collapsed"].agg(["size", "any"]) for each in at)
+    done = done[done["size"] * replicates == sum(cell.expected for cell in itertools.chain(*groups))]
+    fell = kept if len(done) == replicates else done
+    return Cell(done=len(done), expected=replicates, collapsed=int(fell["any"].sum()))
 
 
 # ------------------------------------------------------------------------------------------------------------ verdicts

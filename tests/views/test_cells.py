@@ -154,6 +154,14 @@ def test_runs_with_one_score_get_a_verdict_from_a_printed_spread_alone() -> None
     assert (cell.verdict, cell.why) == ("not comparable", ("the runs have one score and no spread",))
 
 
+def test_an_average_stands_beside_the_papers_where_all_of_its_columns_are_here() -> None:
+    for tasks, paper in ((("sst2", "cola", "mrpc", "rte", "qnli", "mnli"), 0.897), (("sst2", "mnli"), None)):
+        r = resolve_table("scl_full_size", "paper", tasks=tasks)
+        cell = filled(r, [replace(run, dev=run.test) for run in results(r)]).cells[0, "CE", "avg"]
+        assert (cell.paper, cell.verdict) == (paper, "not comparable" if paper else "")
+        assert r.paper_value(0, "CE", "avg") == (paper and (paper, None))
+
+
 def test_collapsed_runs_count_and_are_reported() -> None:
     r = resolved(tasks=("sst2",), sizes=(20,), methods=("FT",))
     runs = results(r)
