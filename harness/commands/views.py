@@ -139,7 +139,7 @@ def differences_of(
 ) -> View:
     """`region`: on the metric's own scale. `items`: test items become a factor. Each difference is planned or exploratory by the seals of the store, whose
     comparisons are in the family too."""
-    plan, store, known, units = prepared.plan, prepared.store, None, dict[str, list[str]]()
+    plan, store, units = prepared.plan, prepared.store, dict[str, list[str]]()
     if items:
         tasks = {column.title: plan.tasks[column.task].task for column in prepared.resolved.columns.values()}
         texts = {title: task.columns[task.unit] for title, task in tasks.items() if task.unit is not None}
@@ -149,7 +149,7 @@ def differences_of(
             if METRICS[column.metric].per_item is not None:
                 unit = f"all examples of one {texts[column.title]}" if column.title in texts else "one example"
                 units.setdefault(unit, []).append(column.title)
-        known = answers(plan, store, grid.results)
+        grid = replace(grid, answers=answers(plan, store, grid.results))
     said = ", ".join(f"{unit} ({listed(titles)})" for unit, titles in units.items()) or "one example"
     seals = store.seals(prepared.resolved.table.name)
 
@@ -158,7 +158,7 @@ def differences_of(
         seal, planned, line = followed(grid, found, rule, plan.runs, seals, began)
         return seal.digest if seal else "", planned, line
 
-    return differences(grid, against, region, known, unit=f"A test item is {said}.", follow=follow)
+    return differences(grid, against, region, unit=f"A test item is {said}.", follow=follow)
 
 
 def detections_of(prepared: Prepared, wanted: float, duration: Callable[[float], str] = "{:.1f} h".format) -> View:
@@ -173,7 +173,7 @@ def detections_of(prepared: Prepared, wanted: float, duration: Callable[[float],
 
 
 def variance_of(prepared: Prepared, grid: Grid) -> View:
-    return variance(grid, answers(prepared.plan, prepared.store, grid.results))
+    return variance(replace(grid, answers=answers(prepared.plan, prepared.store, grid.results)))
 
 
 def costs_of(prepared: Prepared, grid: Grid) -> View:

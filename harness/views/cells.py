@@ -28,6 +28,8 @@ from harness.tasks.metrics import METRICS
 Verdict = Literal["", "agrees", "higher", "lower", "incomplete", "not comparable"]
 Place = tuple[int, str, str]
 """(size, row as printed, column)."""
+Answers = Mapping[tuple[int, str, str, int, int], NDArray[np.float64]]
+"""What a run scores on each test item, by (size, configuration, column id, subset, seed)."""
 CONFIDENCE = 0.95
 CELL, REPLICATE = ["size", "row", "column"], ["subset", "seed"]
 
@@ -70,8 +72,8 @@ class Cell:
 class Grid:
     """All cells by (size, row, column id), the design they fill, the results in the order of the design, and their `runs` (`own_scores`). `hours`: of
     training before fine-tuning, by row as printed, for a figure over them. `collapsed`: whether collapsed runs count in what is made of single runs.
-    `elsewhere`: further (size, row, column) of the benches and seals that these runs are part of, for the family of comparisons. Not compared by its
-    fields: a cache keeps the one that it was asked with."""
+    `elsewhere`: further (size, row, column) of the benches and seals that these runs are part of, for the family of comparisons. `answers`: where test
+    items are a factor. Not compared by its fields: a cache keeps the one that it was asked with."""
 
     resolved: ResolvedTable
     columns: tuple[str, ...]
@@ -81,6 +83,7 @@ class Grid:
     hours: Mapping[str, float] = field(default_factory=dict)
     collapsed: bool = True
     elsewhere: frozenset[Place] = frozenset()
+    answers: Answers | None = None
 
     @property
     def complete(self) -> bool:
@@ -97,7 +100,7 @@ class Grid:
     @cached_property
     def scores(self) -> Mapping[Place, pd.DataFrame]:
         """The scores that cells are made of, by place, Avg among them: `test` on the metric's own scale, the `configuration` that was run ('' of
-        several, whose mean it is), whether a run `collapsed`, and the known `hardware` of all that is in it, each by (subset, seed). Where all
+        several, whose mean it is), whether a run `collapsed`, the known `hardware` of all that is in it, and its `answers` (None: not known), each by (subset, seed). Where all
         configurations of a row count, replicates that lack one are left out: their mean would be of other configurations."""
         r, counted = self.resolved, self.counted
         if r.aggregate.select == "none" and len(r.printed_rows) < len(r.rows):
@@ -108,7 +111,9 @@ class Grid:
         kept: Any = {"dev": "mean", "test": "mean", "configuration": "first", "collapsed": "any", "hardware": _union}
         found: pd.DataFrame = by_run.agg(kept)
         found["configuration"] = found["configuration"].where(by_run.size() == 1, "")
-        found = found.reset_index()
+        found, known = found.reset_index(), self.answers or {}
+        places = found[["size", "configuration", "column", *REPLICATE]].itertuples(index=False, name=None)
+        found["answers"] = pd.Series(map(known.get, places), found.index, dtype=object)
         found = _with_averages(r, found, REPLICATE) if AVERAGE in self.compared else found
         by_place: Any = found.set_index(REPLICATE).groupby(CELL, sort=False)
         return dict(iter(by_place))
@@ -383,14 +388,12 @@ def _verdict(
 
 Pair = tuple[int, int]
 """(subset, seed)."""
-Answers = Mapping[tuple[int, str, str, int, int], NDArray[np.float64]]
-"""What a run scores on each test item, by (size, configuration, column id, subset, seed)."""
 Reference = Callable[[str], str]
 """The row that each row is compared with; it is its own where it is compared with none."""
 
 
 def no_runs() -> pd.DataFrame:
-    return pd.DataFrame({"test": [], "configuration": [], "collapsed": [], "hardware": []})
+    return pd.DataFrame({"test": [], "configuration": [], "collapsed": [], "hardware": [], "answers": []})
 
 
 def on_grid(*runs: pd.DataFrame) -> tuple[NDArray[np.float64], list[Pair]]:
@@ -401,13 +404,10 @@ def on_grid(*runs: pd.DataFrame) -> tuple[NDArray[np.float64], list[Pair]]:
     return np.array([[of[pair] for pair in pairs] for of in scores]).reshape(len(runs), len(subsets), len(seeds)), pairs
 
 
-def answers_of(
-    answers: Answers, place: tuple[int, str], runs: pd.DataFrame, pairs: Sequence[Pair]
-) -> NDArray[np.float64] | None:
-    """(items, pairs): what the runs of a (size, column) score on each test item; None where that of one is not known."""
-    size, column = place
-    keys = [(size, runs["configuration"][pair], column, *pair) for pair in pairs]
-    return np.array([answers[key] for key in keys], dtype=np.float64).T if all(key in answers for key in keys) else None
+def answers_of(runs: pd.DataFrame, pairs: Sequence[Pair]) -> NDArray[np.float64] | None:
+    """(items, pairs): what runs score on each test item; None where that of one is not known."""
+    known = [each for each in runs["answers"][pairs] if isinstance(each, np.ndarray)]
+    return np.array(known, dtype=np.float64).T if len(known) == len(pairs) else None
 
 
 def reference_of(resolved: ResolvedTable, against: str = "") -> tuple[str, Reference]:

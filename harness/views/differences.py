@@ -21,7 +21,6 @@ from harness.planning.aggregation import AVERAGE
 from harness.statistics.crossed import ROUNDING, difference, holm
 from harness.tasks.protocols import protocol_named
 from harness.views.cells import (
-    Answers,
     Grid,
     Place,
     Reference,
@@ -60,23 +59,22 @@ def differences(
     grid: Grid,
     against: str = "",
     region: float = REGION,
-    answers: Answers | None = None,
     *,
     unit: str = "",
     follow: Follow | None = None,
 ) -> View:
     """Every row of the grid against one of them, its first unless `against` names another (`reference_of`). `region`: on the metric's own scale.
-    `answers`: test items become a factor; `unit`: a sentence what one is.
+    `unit`: a sentence what a test item is, where the grid has `answers`.
 
     Raises UserError for fewer than two rows and for an unknown one."""
-    r, items = grid.resolved, answers is not None
+    r, items = grid.resolved, grid.answers is not None
     if len(titles := r.printed_rows) < 2:
         rows = "one row" if titles else "no row"
         raise UserError(f"compare: table {r.table.name} has {rows} here; name two or more with --methods.")
     named, reference = reference_of(r, against)
-    found, families = judged(grid, reference, region, answers)
+    found, families = judged(grid, reference, region)
     if any(map(_fell, found)):
-        others, _ = judged(replace(grid, collapsed=False), reference, region, answers)
+        others, _ = judged(replace(grid, collapsed=False), reference, region)
         for each, other in zip(found, others, strict=True):
             each["verdict_without_collapsed"] = other["verdict"] if _fell(each) else None
     seal, planned, plan = follow(found, named) if follow else ("", set[int](), "")
@@ -98,13 +96,11 @@ def differences(
     )
 
 
-def judged(
-    grid: Grid, reference: Reference, region: float = REGION, answers: Answers | None = None
-) -> tuple[list[Difference], tuple[int, int]]:
+def judged(grid: Grid, reference: Reference, region: float = REGION) -> tuple[list[Difference], tuple[int, int]]:
     """Every row against its `reference` where it is run, with verdicts, and the sizes of the two families (`family_sizes`)."""
     places = grid.places
     found = [
-        _compared(grid, (size, row, column), reference(row), region, answers)
+        _compared(grid, (size, row, column), reference(row), region)
         for size in grid.resolved.sizes
         for column in grid.compared
         for row in grid.resolved.printed_rows
@@ -124,7 +120,7 @@ def judged(
     return found, families
 
 
-def _compared(grid: Grid, place: Place, against: str, region: float, answers: Answers | None) -> Difference:
+def _compared(grid: Grid, place: Place, against: str, region: float) -> Difference:
     (size, row, column), r = place, grid.resolved
     runs, design = grid.scores, len(r.replicates_at(size))
     both = {name: runs.get((size, name, column), no_runs()) for name in (row, against)}
@@ -146,8 +142,8 @@ def _compared(grid: Grid, place: Place, against: str, region: float, answers: An
     if not pairs:
         return found
     items = None
-    if answers is not None:
-        known = [answers_of(answers, (size, column), each, pairs) for each in both.values()]
+    if grid.answers is not None:
+        known = [answers_of(each, pairs) for each in both.values()]
         items = None if known[0] is None or known[1] is None else (known[0] - known[1]).reshape(-1, *values.shape)
     found |= vars(difference(values, region, items))
     if found["low"] is not None:

@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from harness.statistics.crossed import Items, component_interval, item_variance, mean_squares, variance_interval
-from harness.views.cells import Answers, Grid, answers_of, on_grid
+from harness.views.cells import Grid, answers_of, on_grid
 from harness.views.view import DASH, Table, View
 from harness.wording import in_points, some_of, training_examples
 
@@ -31,7 +31,7 @@ ABOUT = (
 Source = dict[str, Any]
 
 
-def variance(grid: Grid, answers: Answers) -> View:
+def variance(grid: Grid) -> View:
     """Every cell with at least two runs, of its largest full grid of replicates."""
     r, cells = grid.resolved, list[list[Source]]()
     for size, column, row in itertools.product(r.sizes, grid.compared, r.printed_rows):
@@ -39,7 +39,7 @@ def variance(grid: Grid, answers: Answers) -> View:
         if runs is None or len((found := on_grid(runs))[1]) < 2:
             continue
         (scores,), pairs = found
-        right = answers_of(answers, (size, column), runs, pairs)
+        right = answers_of(runs, pairs)
         items = None if right is None else item_variance(right.reshape(len(right), *scores.shape))
         place = {"size": size, "row": row, "column": column, "metric": grid.metric(column)}
         place |= {"num_subsets": scores.shape[0], "num_seeds": scores.shape[1]}

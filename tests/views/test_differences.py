@@ -254,16 +254,17 @@ def test_items_are_a_factor_where_their_answers_are_known() -> None:
     r = resolved()
     runs, answers = right_or_wrong(r)
     grid = filled(r, runs)
-    plain, items = differences(grid), differences(grid, answers=answers, unit="A test item is one example.")
+    plain, items = differences(grid), differences(replace(grid, answers=answers), unit="A test item is one example.")
     assert (items.frame["error"] >= plain.frame["error"]).all()
     assert items.frame["item_share"].notna().all()
-    unknown = differences(grid, answers={k: v for k, v in answers.items() if k[1] != "SCL"}, unit="An item.")
+    part = replace(grid, answers={k: v for k, v in answers.items() if k[1] != "SCL"})
+    unknown = differences(part, unit="An item.")
     assert np.isnan(only(unknown, "SCL").item_share)
     assert "Test items are no factor in SST-2: " in text(unknown)
 
 
 def decomposition(grid: Grid, answers: Answers) -> pd.DataFrame:
-    return variance(grid, answers).frame.set_index(["row", "source"])
+    return variance(replace(grid, answers=answers)).frame.set_index(["row", "source"])
 
 
 @pytest.mark.parametrize(
@@ -282,7 +283,7 @@ def test_no_variance_of_the_items_where_it_is_not_known(design: dict[str, Any], 
     grid = filled(r, runs)
     row = decomposition(grid, answers).loc["FT", "test items"]
     assert row[["variance", "low", "high", "share"]].isna().all()
-    assert f"Test items: {says}" in text(variance(grid, answers))
+    assert f"Test items: {says}" in text(variance(replace(grid, answers=answers)))
 
 
 def test_variance_is_that_of_the_mean_squares() -> None:
@@ -299,7 +300,7 @@ def test_variance_is_that_of_the_mean_squares() -> None:
     assert frame.loc[("FT", "test items"), "variance"] == pytest.approx(0.25 / 12 / 200, rel=0.3)
     assert frame.groupby("row")["share"].sum().tolist() == pytest.approx([1.0] * 3)
     assert ((frame["low"] <= frame["variance"]) & (frame["variance"] <= frame["high"])).all()
-    assert all(source.capitalize() in text(variance(grid, answers)) for source in SOURCES)
+    assert all(source.capitalize() in text(variance(replace(grid, answers=answers))) for source in SOURCES)
 
 
 @pytest.mark.parametrize(
@@ -312,11 +313,11 @@ def test_variance_of_one_subset_or_one_seed_says_what_is_not_known(design: dict[
     frame = decomposition(grid, {})
     assert why in set(frame["why"])
     assert frame.loc[("FT", "interaction")].isna()["variance"]
-    said = text(variance(grid, {}), "md")
+    said = text(variance(grid), "md")
     assert why in said
     assert "nan" not in said.lower()
     single = resolved(subsets=(0,), seeds=(31,))
-    assert variance(filled(single, results(single)), {}).frame.empty
+    assert variance(filled(single, results(single))).frame.empty
 
 
 def of_two_points(select: Any = "per_task") -> tuple[ResolvedTable, list[Result]]:
