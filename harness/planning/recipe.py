@@ -117,6 +117,11 @@ Values = Mapping[str, Any]
 """Settings by key, as `--set` takes them: 'fine_tune.lr', 'encoder.relative_buckets', 'cmlm.alpha'."""
 
 
+def keyed(group: str, model: BaseModel | None) -> dict[str, Any]:
+    """What a model says, by keys of a group; nothing where there is none."""
+    return {f"{group}.{name}": value for name, value in model or () if value is not None}
+
+
 class Recipe(Strict):
     """The phases' recipes: `pre_train` on a corpus, `post_train` on a task's own texts, `fine_tune` on its labels."""
 
@@ -127,8 +132,7 @@ class Recipe(Strict):
     @cached_property
     def values(self) -> dict[str, Any]:
         """What it says, by key, in the order of the fields."""
-        dumped = self.model_dump(include={*PHASES}, exclude_none=True)
-        return {f"{phase}.{name}": value for phase, fields in dumped.items() for name, value in fields.items()}
+        return {key: value for phase in PHASES for key, value in keyed(phase, getattr(self, phase)).items()}
 
 
 RECIPE_KEYS = [f"{phase}.{name}" for phase, name in itertools.product(PHASES, Phase.model_fields)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from harness.methods import METHODS, REFERENCE
 from harness.planning.aggregation import AVERAGE, Aggregation
 from harness.planning.recipe import (
     EXCLUSIVE,
-    PHASES,
+    RECIPE_KEYS,
     Augment,
     MlmHead,
     Phase,
@@ -24,11 +24,12 @@ from harness.planning.recipe import (
     Value,
     fraction_of,
     group_of,
+    keyed,
     patched,
     replaced,
 )
 from harness.planning.row import ByTask, Place, ResolvedRow, Row, on_encoder
-from harness.planning.table import TASK_RECIPES, TOKENIZER, Column, Table, flat, matching
+from harness.planning.table import TOKENIZER, Column, Table, flat, matching, path_of
 from harness.tasks.protocols import protocol_named
 from harness.wording import value_text
 from harness.yaml_files import parse_value
@@ -36,13 +37,13 @@ from harness.yaml_files import parse_value
 
 @dataclass(frozen=True)
 class Use:
-    """A value in use, by its `path`. `tasks`: of a recipe's value those on which a row takes it. `changed`: our value and the table's as texts,
-    where they differ; `origin`: what the table says of where its own comes from; `encoder`: under which it is in use."""
+    """A value in use, by its `path`. `tasks`: of a recipe's value those on which a row takes it. `instead`: the table's as a text, where it is
+    another; `origin`: what the table says of where its own comes from; `encoder`: under which it is in use."""
 
     path: str
     value: Any
     tasks: tuple[str, ...]
-    changed: tuple[str, str] | None
+    instead: str
     origin: str
     encoder: str
 
@@ -61,7 +62,7 @@ class Use:
         where the value in use is the paper's."""
         if self.origin[:1] == "D":
             return "P" if parse_value(self.paper) == self.value else "D"
-        return "" if self.changed else self.origin[:1]
+        return "" if self.instead else self.origin[:1]
 
     @property
     def key(self) -> str:
@@ -86,25 +87,16 @@ class Use:
         return bool(row.pre_train) or not self.path.startswith(("pre_train.", "recipe.pre_train."))
 
 
-def _changed(path: str, ours: Any, theirs: Mapping[str, Any], subsets: Sequence[int]) -> tuple[str, str] | None:
-    """Our value and the table's as texts, where they differ. Fewer sizes are no change of a value; as many `subsets`, but others, are one."""
-    other = theirs.get(path)
-    if path == "subsets" and ours == other and sorted(subsets) != list(range(other)):
-        return value_text(subsets), value_text(range(other))
-    same = path == "sizes" or ours == other or (path == "seeds" and sorted(ours) == sorted(other or ()))
-    if same or (ours, other) == ("", None) or (path, other) == (TOKENIZER, None):
-        return None
-    return value_text(ours), _unset(path, theirs) if other is None else value_text(other)
-
-
-def _unset(path: str, theirs: Mapping[str, Any]) -> str:
-    """The value that a table has where it states none: the other of a pair, or the default."""
-    parent, _, name = path.rpartition(".")
-    for pair in EXCLUSIVE:
-        other = next((field for field in pair if name in pair and field != name), None)
-        if other and f"{parent}.{other}" in theirs:
-            return f"{other} {value_text(theirs[f'{parent}.{other}'])}"
-    default = getattr(specs.Optim, name, None) if path.startswith("recipe.") else None
+def _instead(path: str, ours: Any, theirs: Mapping[str, Any]) -> str:
+    """The table's value as a text, where ours is another; where it states none the other of a pair, or the default."""
+    other, (parent, _, name) = theirs.get(path), path.rpartition(".")
+    if ours == other or (isinstance(ours, tuple) and {*ours} == {*(other or ())}):
+        return ""
+    if other is not None:
+        return value_text(other)
+    for field in (field for pair in EXCLUSIVE if name in pair for field in pair if f"{parent}.{field}" in theirs):
+        return f"{field} {value_text(theirs[f'{parent}.{field}'])}"
+    default = getattr(specs.Optim, name, None)
     return "none" if default is None else f"{value_text(default)}, the default"
 
 
@@ -163,31 +155,33 @@ class ResolvedTable:
         reached, preset = self._reach(), self.table.presets[self.preset]
         values = {f"encoder.{name}": value for name, value in self.encoder_settings.items()}
         values |= {path: value for path, (value, _) in reached.items()}
-        design = {"subsets": len(self.subsets), **({"draws": preset.draws} if preset.draws else {})}
-        translator = self.translator if self.translations else None
-        found = flat(self, self.encoder, self.data, values, translator, **design)
         # The table's own under the preset, where that is the paper's setting, else under its reference.
         theirs = self.table.stated(preset if preset.comparable else None)
+        count: Any = len if sorted(self.subsets) == [*range(len(self.subsets))] else tuple  # where not the first ones
+        design = {"subsets": count(self.subsets), **({"draws": preset.draws} if preset.draws else {})}
+        found = flat(self, self.encoder, self.data, values, self.translator if self.translations else None, **design)
+        # Fewer sizes are no change of a value, nor is the tokenizer where the table's encoder has its own.
+        theirs = {TOKENIZER: found.get(TOKENIZER), "translator": "", **theirs, "sizes": self.sizes}
+        theirs["subsets"] = count(range(theirs["subsets"]))
         made = []
         for path, value in found.items():
             tasks = reached[path][1] if path in reached else self.tasks
             origin = next((self.table.origin[pattern] for pattern in matching(self.table.origin, path)), "")
-            made.append(Use(path, value, tasks, _changed(path, value, theirs, self.subsets), origin, self.encoder))
+            made.append(Use(path, value, tasks, _instead(path, value, theirs), origin, self.encoder))
         return tuple(made)
 
     def _reach(self) -> dict[str, tuple[Any, tuple[str, ...]]]:
         """The values of the recipe that some row does not replace, by path, with the tasks on which it takes them."""
         found: dict[str, tuple[Any, tuple[str, ...]]] = {}
-        rows = [(row, replaced((*row.own_values, *row.alone)), row.groups) for row in self.rows_of_one]
-        specs = {task: spec for spec in self.table.task_recipes for task in spec.tasks}
-        for phase, task in itertools.product(PHASES, self.tasks):
-            of_rows = [own for row, own, groups in rows if phase in groups and task in row.tasks]
-            own, spec, recipe = set.intersection(*of_rows) if of_rows else (), specs.get(task), self.under[task]
-            for name, value in group_of(recipe, phase, Phase.model_fields).items() if of_rows else ():
-                key = f"{phase}.{name}"
-                if key not in own and (name != "decay_biases_and_norms" or recipe.get(f"{phase}.weight_decay")):
-                    place = f"{TASK_RECIPES}.{'+'.join(spec.tasks)}" if spec and key in spec.values else "recipe"
-                    found[f"{place}.{key}"] = value, (*found.get(f"{place}.{key}", (value, ()))[1], task)
+        rows = [(row, replaced((*row.own_values, *row.alone))) for row in self.rows_of_one]
+        recipes = {task: spec for spec in self.table.task_recipes for task in spec.tasks}
+        for key, task in itertools.product(RECIPE_KEYS, self.tasks):
+            phase, _, name = key.partition(".")
+            values, recipe = self.under[task], recipes.get(task, self.table.recipe)
+            idle = key not in values or (name == "decay_biases_and_norms" and not values.get(f"{phase}.weight_decay"))
+            if not idle and any(phase in row.groups and task in row.tasks and key not in own for row, own in rows):
+                path = f"{path_of(recipe) if key in recipe.values else 'recipe'}.{key}"
+                found[path] = values[key], (*found.get(path, (None, ()))[1], task)
         return found
 
     @property
@@ -200,8 +194,8 @@ class ResolvedTable:
     def _changes(self, departing: bool = True) -> tuple[str, ...]:
         """Each changed value as 'fine_tune.lr 0.0001 instead of 1e-05'. `departing`: with those that depart from the paper in the table too, so
         that the table's value is not what they are held against."""
-        changed = [(use.key, use.changed) for use in self.uses if departing or use.origin[:1] != "D"]
-        found = [f"{key} {values[0]} instead of {values[1]}" for key, values in changed if values]
+        changed = [use for use in self.uses if use.instead and (departing or use.origin[:1] != "D")]
+        found = [f"{use.key} {value_text(use.value)} instead of {use.instead}" for use in changed]
         extra = [task for task in self.tasks if task not in self.table.tasks]
         return (*found, *([f"tasks that the paper's table lacks: {', '.join(extra)}"] if extra else []))
 
@@ -321,7 +315,7 @@ class ResolvedTable:
         found = {key: value for key, value in row.on().items() if key.partition(".")[0] in row.parts}
         alone = f"{row.parts[0]}." if len(row.parts) == 1 else ""
         found = {key.removeprefix(alone): value for key, value in (found | row.alone | row.own_values).items()}
-        found |= {f"augment.{key}": value for key, value in row.augment or () if value is not None}
+        found |= keyed("augment", row.augment)
         found |= {} if row.pre_train_step is None else {"pre_train_step": self.pre_train_step(row)}
         return found | row.model_dump(include={"unlabelled"}, exclude_none=True)
 

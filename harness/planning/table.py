@@ -18,7 +18,6 @@ from harness.errors import unknown
 from harness.planning.aggregation import AVERAGE, Aggregation
 from harness.planning.recipe import (
     PHASES,
-    RECIPE_KEYS,
     Count,
     EncoderSettings,
     Every,
@@ -33,6 +32,7 @@ from harness.planning.recipe import (
     Seed,
     Size,
     TaskRecipe,
+    keyed,
 )
 from harness.planning.row import Row
 from harness.tasks.metrics import METRICS, check_metric
@@ -42,7 +42,7 @@ from harness.yaml_files import MisplacedError, Strict, load_named, one_of, packa
 
 TASK_RECIPES = "task_recipes"
 TOKENIZER = "encoder.tokenizer"
-WHOLE = ("fraction", 1.0)
+WHOLE = ("pre_train.fraction", 1.0)
 
 
 class Source(Strict):
@@ -289,11 +289,8 @@ class Table(Strict):
     def values_under(self, preset: Preset) -> dict[str, Any]:
         """What it has under a preset, by key, before the preset's recipe."""
         here = self.under(preset)
-        found = {"max_length": here.max_length, **self.recipe.values}
-        parts = self.encoder_settings, preset.mlm_head or MlmHead(), here.pre_train
-        for group, part in zip(("encoder", "mlm_head", "pre_train"), parts, strict=True):
-            found |= {f"{group}.{name}": value for name, value in part or () if value is not None}
-        return found
+        found = {"max_length": here.max_length, **self.recipe.values, **keyed("encoder", self.encoder_settings)}
+        return found | keyed("mlm_head", preset.mlm_head or MlmHead()) | keyed("pre_train", here.pre_train)
 
     def stated(self, preset: Preset | None = None) -> dict[str, Any]:
         """Every value that the table states, by path; encoder and data are those of `preset` (None: the comparable one, else 'paper', else the
@@ -301,12 +298,14 @@ class Table(Strict):
         usual = self.presets.get("paper", self.presets[self.default_preset])
         reference = preset or next((each for each in self.presets.values() if each.comparable), usual)
         here = self.under(reference, (*DATA, *(DESIGN if reference.comparable else ())))
-        found = self.values_under(reference)
-        values = {key: value for key, value in found.items() if key.startswith("encoder.")}
-        values |= {f"recipe.{key}": value for key, value in found.items() if key in RECIPE_KEYS}
-        for spec in self.task_recipes:
-            values |= {f"{TASK_RECIPES}.{'+'.join(spec.tasks)}.{key}": value for key, value in spec.values.items()}
+        recipes = self.recipe, *self.task_recipes
+        values = {f"{path_of(recipe)}.{key}": value for recipe in recipes for key, value in recipe.values.items()}
+        values = keyed("encoder", self.encoder_settings) | values
         return flat(here, reference.encoder, reference.data, values, here.translator or None, subsets=here.subsets)
+
+
+def path_of(recipe: Recipe) -> str:
+    return f"{TASK_RECIPES}.{'+'.join(recipe.tasks)}" if isinstance(recipe, TaskRecipe) else "recipe"
 
 
 def flat(
@@ -322,8 +321,8 @@ def flat(
     found |= {"data": data, **trained}
     found |= {"grids": "of the rows"} if any(row.configuration_of for row in of.rows) else {}
     found |= {} if translator is None else {"translator": translator}
-    pre_train = of.pre_train or ()
-    found |= {f"pre_train.{key}": value for key, value in pre_train if key != "save_at" and (key, value) != WHOLE}
+    corpus = keyed("pre_train", of.pre_train)
+    found |= {key: value for key, value in corpus.items() if key != "pre_train.save_at" and (key, value) != WHOLE}
     found |= {name: getattr(of, name) for name in ("max_length", "selection_every", "sizes", "seeds")} | more
     return found | {f"aggregate.{name}": value for name, value in of.aggregate.stated.items()}
 

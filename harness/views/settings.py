@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from harness.methods import METHODS
 from harness.paths import without_folders
-from harness.planning.recipe import group_of
+from harness.planning.recipe import group_of, keyed
 from harness.planning.resolved import ResolvedTable, Use
 from harness.planning.table import TASK_RECIPES
 from harness.tasks.protocols import protocol_named
@@ -80,7 +80,7 @@ def _settings_of(resolved: ResolvedTable) -> Iterator[Setting]:
         own: dict[str, Any] = {}
         if not row.configuration_of:
             own |= row.recipe.values | {key: value for key, value in row.set.items() if key.startswith("encoder.")}
-            own |= {f"augment.{key}": value for key, value in row.augment or () if value is not None}
+            own |= keyed("augment", row.augment)
             own |= row.model_dump(include={"pre_train_fraction", "pre_train_step", "unlabelled"}, exclude_none=True)
         yield from (Setting(f"{row.own.name}:{key}", value_text(value)) for key, value in own.items())
         for key, value in row.alone.items():
@@ -118,11 +118,11 @@ def _text(resolved: ResolvedTable, use: Use) -> str:
 
 def _origin(use: Use) -> tuple[str, str]:
     """The letter of a value's origin, and what stands beside it."""
-    letter = use.letter or "S" * bool(use.changed)
+    letter = use.letter or "S" * bool(use.instead)
     if letter == "D":
         return letter, f"{use.where}: {use.paper}{f'; {use.flag}' if use.flag else ''}"
-    if use.changed and letter == "S":
-        return letter, f"instead of {use.changed[1]}"
+    if use.instead and letter == "S":
+        return letter, f"instead of {use.instead}"
     return letter, letter and (use.origin[2:] if use.origin[:1] == letter else use.where)
 
 

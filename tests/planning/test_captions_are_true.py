@@ -134,7 +134,7 @@ def test_a_caption_names_what_the_stages_hold_and_nothing_else(table: str, prese
         subsets = max(len({run.subset for run in plan.runs if run.size == size}) for size in r.sizes)
         assert subsets in (1, values["subsets"])
     if r.table.origin:
-        assert all(use.letter or use.changed for use in r.uses)
+        assert all(use.letter or use.instead for use in r.uses)
         names_of_settings = {setting.key.rpartition(".")[2] for setting in settings_of(r)}
         assert {path.rpartition(".")[2] for path in values} - names_of_settings <= {"grids"}
 
