@@ -120,7 +120,7 @@ def _best_runs(prepared: Prepared) -> dict[tuple[str, str], tuple[Run, str]]:
 
 def _file(prepared: Prepared, sheet: Sheet) -> Path | None:
     """The file of a hidden test set; None for the diagnostic one where it is not at hand. Raises UserError."""
-    data = prepared.named.data
+    data = prepared.request.data
     if data is None or data == "hub":
         otherwise = f"name a folder that has {sheet.folder}/{sheet.split}.parquet by --data DIR"
         glue = Repository("dataset", HUB_DATASET, FORMAT, otherwise, HUB_REVISION)

@@ -61,11 +61,11 @@ WINDOW = 24
 
 @dataclass
 class Prepared:
-    """A table ready to be run or shown. `request`: as the user gave it, `named`: with the user's own tasks by their names. `stopped`: why its
-    training ended with stages left; `textless`: why texts of a bench of the store are not at hand. `others`: rows of another system."""
+    """A table ready to be run or shown. `files`: the names of the user's own tasks, by those of their files. `stopped`: why its training ended with
+    stages left; `textless`: why texts of a bench of the store are not at hand. `others`: rows of another system."""
 
     request: Request
-    named: Request
+    files: Mapping[str, str]
     plan: Plan
     store: Store
     statuses: dict[str, tuple[Status, int]]
@@ -86,8 +86,7 @@ class Prepared:
     @property
     def kept(self) -> StoredRequest:
         """The request as a store keeps it."""
-        asked = replace(self.named, tasks=self.request.tasks, sizes=self.request.sizes, preset=self.resolved.preset)
-        return StoredRequest(self.resolved.table.name, to_json(asked))
+        return StoredRequest(self.resolved.table.name, to_json(replace(self.request, preset=self.resolved.preset)))
 
     @property
     def recorded(self) -> bool:
@@ -128,9 +127,7 @@ class Prepared:
     @property
     def snapshot(self) -> Any:
         """What the plan read, as JSON, for a store; None where some of it is not at hand."""
-        texts = zip(self.request.tasks or (), self.named.tasks or (), strict=True)
-        files = {Path(text).name: name for text, name in texts if is_own(text)}
-        return None if self.plan.unresolved else snapshot(self.plan, files).model_dump(mode="json")
+        return None if self.plan.unresolved else snapshot(self.plan, self.files).model_dump(mode="json")
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -139,19 +136,20 @@ class Prepared:
 def prepare(request: Request, *, train: bool) -> Prepared:
     """Read and check everything that the request names. With `train`, what a hub holds is fetched."""
     table = load_table(request.table, request.origin("table"))
-    named = _of_preset(table, request)
-    source = open_source(named.data, request.origin("data"))
-    own = _own_tasks(named, source)
-    if own:
-        named = replace(named, tasks=tuple(own[text].name if text in own else text for text in named.tasks or ()))
+    request = _of_preset(table, request)
+    source = open_source(request.data, request.origin("data"))
+    own = _own_tasks(request, source)
+    names = request.tasks and tuple(own[text].name if text in own else text for text in request.tasks)
+    named = replace(request, tasks=names)
     tasks = {**TASKS, **{task.name: task for task in own.values()}}
     resolved = resolve(table, named, tasks)
     _check_selected(named, resolved, source, tasks)
     if request.sizes is None and not table.sizes:
         with suppress(NotAtHand):  # as a plan shows it
             known = (protocol_named(resolved.protocol).sizes(tasks[name], source) for name in resolved.tasks)
-            named = replace(named, sizes=min(known, key=max))  # those that every task can give
-            resolved = resolve(table, named, tasks)
+            resolved = resolve(
+                table, replace(named, sizes=min(known, key=max)), tasks
+            )  # those that every task can give
     located = _located(resolved, request, train)
     store = Store(request.store or DEFAULT_URL, create=False)  # made only once there is something to train
     plan = make_plan(
@@ -164,7 +162,7 @@ def prepare(request: Request, *, train: bool) -> Prepared:
     )
     if train and (missing := lacking(plan)):
         raise UserError(plan.unread[0] if plan.unread else f"Not at hand: {', '.join(missing)}.")
-    return _with_work(request, named, plan, store)
+    return _with_work(request, {Path(text).name: task.name for text, task in own.items()}, plan, store)
 
 
 def _of_preset(table: Table, request: Request) -> Request:
@@ -172,7 +170,7 @@ def _of_preset(table: Table, request: Request) -> Request:
     preset = table.presets.get(request.preset or table.preset_for(request.encoder))
     own = OWN_DATA if request.tasks and all(map(is_own, request.tasks)) else None
     if preset and request.data and request.data in (own, preset.data) and not Path(request.data).is_dir():
-        request = replace(request, data=None)  # a name for where its tasks come from, as captions print it
+        return replace(request, data=None)  # a name for where its tasks come from, as captions print it
     return request
 
 
@@ -250,11 +248,11 @@ def _located(resolved: ResolvedTable, request: Request, download: bool) -> list[
     return found
 
 
-def _with_work(request: Request, named: Request, plan: Plan, store: Store) -> Prepared:
+def _with_work(request: Request, files: Mapping[str, str], plan: Plan, store: Store) -> Prepared:
     """A plan with what the store and the storage have of it."""
     statuses, storage = store.statuses(plan.stages), storage_of(request, store)
     items, blocked = work(plan, statuses, cache(storage.exists), request.retry, request.keep)
-    return Prepared(request, named, plan, store, statuses, items, blocked)
+    return Prepared(request, files, plan, store, statuses, items, blocked)
 
 
 def storage_of(request: Request, store: Store) -> Storage:
@@ -336,13 +334,12 @@ def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepa
         return None
     table = load_table(request.table, request.origin("table"))
     tasks = None if request.tasks is None else tuple(read.files.get(Path(text).name, text) for text in request.tasks)
-    named = _of_preset(table, request)
-    named = replace(named, tasks=tasks, sizes=request.sizes or (None if table.sizes else read.sizes))
+    request = _of_preset(table, request)
+    named = replace(request, tasks=tasks, sizes=request.sizes or (None if table.sizes else read.sizes))
     known = {name: data.task for part in read.parts for name, data in part.tasks.items() if data.task.own}
     plan = remade(resolve(table, named, {**TASKS, **known}), read)
-    if plan is None:
-        return None
-    return _with_work(request, named, plan, store)
+    files = {name: read.files[name] for name in (Path(text).name for text in own)}
+    return None if plan is None else _with_work(request, files, plan, store)
 
 
 # ---------------------------------------------------------------------------------------------------------------- checks

@@ -146,7 +146,8 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
         raise UserError(f"{row}{' on ' + task if task else ''} cannot be tuned: {reason}.")
     tasks = {name: found.task for name, found in prepared.plan.tasks.items()}
     check_metric(space, tasks, request)
-    shared = replace(prepared.named, overrides=(*space.shared, *space.fixed, *request.base.overrides))
+    chosen, overrides = prepared.resolved, (*space.shared, *space.fixed, *request.base.overrides)
+    shared = replace(prepared.request, tasks=chosen.tasks, sizes=chosen.sizes, overrides=overrides)
     base = resolve(prepared.resolved.table, shared, tasks)
     points = Points(space, base, shared, tasks, prepared.plan.table_data)
     runs = [run.stage.key for run in points.runs_of([space.defaults])]
