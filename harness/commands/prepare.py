@@ -147,9 +147,8 @@ def prepare(request: Request, *, train: bool) -> Prepared:
     if request.sizes is None and not table.sizes:
         with suppress(NotAtHand):  # as a plan shows it
             known = (protocol_named(resolved.protocol).sizes(tasks[name], source) for name in resolved.tasks)
-            resolved = resolve(
-                table, replace(named, sizes=min(known, key=max)), tasks
-            )  # those that every task can give
+            common = min(known, key=max)  # those that every task can give
+            resolved = resolve(table, replace(named, sizes=common), tasks)
     located = _located(resolved, request, train)
     store = Store(request.store or DEFAULT_URL, create=False)  # made only once there is something to train
     plan = make_plan(

@@ -195,8 +195,8 @@ def _recorded_run(label: Mapping[str, Any], stored: StoredRequest | None, stage:
     if stored is None:
         return RecordedRun(label)
     request = from_json(stored.values)
-    encoder = next((name for name in request.encoders if stage.encoder.name in (name, Path(name).name)), None)
-    request = replace(request, encoder=encoder or request.encoder)
+    encoders = tuple(name for name in request.encoder or () if stage.encoder.name in (name, Path(name).name))
+    request = replace(request, encoder=encoders[:1] or request.encoder)
     if not label:
         return RecordedRun(label, request, command(request, store=url))
     task, row, method = (str(label[name]) for name in ("task", "row", "method"))

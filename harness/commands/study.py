@@ -131,10 +131,9 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
     """Read and check everything that a search names. With `train`, also the machine, and what a hub holds is fetched. Raises UserError."""
     if train:
         check_machine(request.base)
-    if len(request.base.encoders) > 1:
-        raise UserError(
-            f"{request.base.origin('encoder')} {request.base.encoder}: a study is of one encoder; tune each by itself."
-        )
+    if len(encoders := request.base.encoder or ()) > 1:
+        where = f"{request.base.origin('encoder')} {','.join(encoders)}"
+        raise UserError(f"{where}: a study is of one encoder; tune each by itself.")
     if request.out:
         check_writable(Path(request.out).absolute() / "best.yaml")
     request = request.read()

@@ -18,7 +18,7 @@ from harness.encoders.flops import parameters
 from harness.errors import UserError
 from harness.paths import without_folders
 from harness.planning.aggregation import AVERAGE
-from harness.planning.request import encoder_names
+from harness.planning.request import names_in
 from harness.planning.row import on_encoder
 from harness.planning.table import HOURS
 from harness.scores import answers, example_counts, frame_of, hardware, results_of
@@ -93,7 +93,7 @@ def _benched_places(prepared: Prepared) -> set[Place]:
     for name, column in table.columns.items():
         columns.setdefault(column.task, []).append(name)
     for stored, _ in store.requests_for({run.stage.key for run in prepared.plan.runs}):
-        named = encoder_names(str(stored.values.get("encoder", "")))
+        named = names_in(stored.values.get("encoder")) or ()
         mine = [title for name, title in r.encoders.items() if name in named] if r.encoder_titles else []
         for label in [] if stored.study else store.labels(store.stages_of(stored)):
             if label["table"] == table.name:

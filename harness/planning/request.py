@@ -74,7 +74,7 @@ class Override:
         return self.origin if self.in_file else f"{self.origin} {self.text}"
 
 
-def _parts(value: Any) -> Any:
+def names_in(value: Any) -> Any:
     """Several values: one, any number of them, or a text as of a flag: names between commas, of which one that holds a comma is a file, or
     stands in double quotes."""
     if not isinstance(value, str):
@@ -91,10 +91,10 @@ def _parts(value: Any) -> Any:
 
 
 def _some(value: Any) -> Any:
-    """As `_parts`, where a list without a value would mean nothing."""
+    """As `names_in`, where a list without a value would mean nothing."""
     if isinstance(value, Sized) and not isinstance(value, str) and len(value) == 0:
         raise ValueError("there is no value; leave it out for all")
-    return _parts(value)
+    return names_in(value)
 
 
 Text = Annotated[str, BeforeValidator(lambda value: fspath(value) if isinstance(value, PathLike) else value)]
@@ -102,9 +102,6 @@ Texts = Annotated[tuple[Text, ...] | None, BeforeValidator(_some)]
 Numbers = Annotated[tuple[NonNegativeInt, ...] | None, BeforeValidator(_some)]
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Encoders = Annotated[
-    Text | None, BeforeValidator(lambda value: value if value is None else ",".join(map(str, _parts(value))))
-]
 Group = Literal["table", "filter", "labelled", "data", "execution", "kept"]
 
 
@@ -150,7 +147,7 @@ class Request:
     skip_bad_rows: bool | None = _said(
         "labelled", "leave out rows without text or with a label that is missing or unknown"
     )
-    encoder: Encoders = _said(
+    encoder: Texts = _said(
         "data", "encoder: a packaged name, a folder or a Hugging Face model id; several comma-separated: rows of each"
     )
     data: Text | None = _said("data", "data: 'hub', or a folder with TASK/SPLIT.parquet, .csv or .jsonl")
@@ -195,7 +192,7 @@ class Request:
         "best|all|none",
         "none",
     )
-    track: Annotated[tuple[Text, ...], BeforeValidator(_parts)] = _said(
+    track: Annotated[tuple[Text, ...], BeforeValidator(names_in)] = _said(
         "kept",
         "also write what is recorded to these trackers, comma-separated: tensorboard, mlflow, wandb",
         "TRACKER",
@@ -207,11 +204,6 @@ class Request:
     def origin(self, name: str) -> str:
         """Where a field was set, as errors name it."""
         return self.origins.get(name) or flag_of(name)
-
-    @property
-    def encoders(self) -> tuple[str, ...]:
-        """The encoders that it names, comma-separated; none where it leaves them to the preset."""
-        return encoder_names(self.encoder or "")
 
 
 MODEL_FIELDS: Mapping[str, FieldInfo] = Request.__pydantic_fields__  # type: ignore[attr-defined]
@@ -259,11 +251,6 @@ def value_of(kind: Any, value: Any, place: str) -> Any:
         raise UserError(describe_errors(error, place)) from None
 
 
-def encoder_names(text: str) -> tuple[str, ...]:
-    """Encoders that are written comma-separated, each once; a folder may hold a comma."""
-    return tuple(dict.fromkeys(_parts(text))) if text else ()
-
-
 def has_rows(task: str) -> bool:
     """Whether a task is a file of labelled rows, or a data set of the hub."""
     return task.startswith("hub:") or task.lower().endswith(ROWS)
@@ -309,6 +296,9 @@ def to_json(request: Request) -> dict[str, Any]:
     """What a store keeps of a request: everything that decides what is computed, and the folder that its paths start from."""
     given = {name: value for name in FIELDS if (value := getattr(request, name)) is not None}
     kept = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    kept |= (
+        {"encoder": ",".join(request.encoder)} if request.encoder else {}
+    )  # text, by which stored benches are told apart
     return {"table": request.table, "folder": str(Path.cwd()), **kept, "set": [each.text for each in request.overrides]}
 
 
@@ -343,7 +333,7 @@ def _rooted(request: Request, folder: Path) -> Request:
         request,
         **paths,
         table=rooted(request.table, request.table.endswith(YAML)),
-        encoder=",".join(map(rooted, request.encoders)) or None,
+        encoder=request.encoder and tuple(map(rooted, request.encoder)),
         tasks=request.tasks and tuple(rooted(task, is_own(task)) for task in request.tasks),
         methods=request.methods and tuple("+".join(rooted(p, p.endswith(PYTHON)) for p in parts) for parts in methods),
     )

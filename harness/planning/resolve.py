@@ -65,7 +65,7 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     if name not in table.presets:
         raise unknown("preset", name, table.presets, f"{request.origin('preset')} of table {table.name}")
     preset = table.presets[name]
-    named = request.encoders or (preset.encoder,)
+    named = tuple(dict.fromkeys(request.encoder or (preset.encoder,)))
     short = [each if each.startswith(NEW) else each.rstrip("/").rpartition("/")[2] for each in named]
     encoders = dict(zip(named, short if len({*short}) == len(short) else named, strict=True))
     here, rows = table.under(preset), _rows(table, preset, request)

@@ -275,11 +275,11 @@ class Table(Strict):
             if len(patterns) != 1:
                 raise MisplacedError(["origin", *patterns[1:2]], f"{path} {wrong}")
 
-    def preset_for(self, encoder: str | None) -> str:
-        """The preset of a request that names none."""
-        if not encoder or not self.encoder_preset:
+    def preset_for(self, encoders: tuple[str, ...] | None) -> str:
+        """The preset of a request that names none, but these encoders."""
+        if not encoders or not self.encoder_preset:
             return self.default_preset
-        return next((name for name, preset in self.presets.items() if preset.encoder == encoder), self.encoder_preset)
+        return next((name for name, each in self.presets.items() if (each.encoder,) == encoders), self.encoder_preset)
 
     def under(self, preset: Preset, names: Iterable[str] = (*DATA, *DESIGN)) -> Table:
         """The table with what a preset changes of the named keys."""

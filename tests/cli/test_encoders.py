@@ -147,4 +147,4 @@ def test_python_takes_a_list_and_a_folder_is_found_from_another_one(
     stored = to_json(Request("few_shot", encoder="bert,new:tiny"))
     (folder / "elsewhere").mkdir()
     monkeypatch.chdir(folder / "elsewhere")
-    assert from_json(stored).encoder == f"{folder / 'bert'},new:tiny"
+    assert from_json(stored).encoder == (str(folder / "bert"), "new:tiny")

@@ -187,7 +187,7 @@ def test_init_writes_the_task_once(harness: Harness, reviews: Path) -> None:
 
 
 def test_the_preset_follows_the_encoder() -> None:
-    presets = [load_table("own").preset_for(each) for each in (None, "bert-tiny", "minilm", "./my-encoder")]
+    presets = [load_table("own").preset_for(each and (each,)) for each in (None, "bert-tiny", "minilm", "./my-encoder")]
     assert presets == ["quick", "quick", "laptop", "base"]
 
 
