@@ -31,7 +31,9 @@ def named_path(text: str) -> Path:
     return path
 
 
-_FOLDERS = re.compile(r"(?<![\w.~:/<>}-])((?:file:|sqlite:///)?)~?/(?:[^\s'\"`,;()<>/]+/)*([^\s'\"`,;()<>/]+)")
+_FOLDERS = re.compile(
+    r"(?<![\w.~:/<>}-])((?:file:|sqlite:///|bpe[\w-]*:\d+:)?)~?/(?:[^\s'\"`,;()<>/]+/)*([^\s'\"`,;()<>/]+)"
+)
 
 
 def without_folders(text: str) -> str:

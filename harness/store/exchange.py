@@ -19,7 +19,7 @@ from harness.kinds import Predictions
 from harness.specs import Record
 from harness.store.database import parts, sqlite_url
 from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, unpacked, write_packed
-from harness.store.records import Store, StoredRequest, anonymous, packed, record_of
+from harness.store.records import Store, StoredRequest, anonymous, named_alone, packed, record_of
 from harness.store.studies import take_studies
 from harness.store.tables import RECORDS, REQUEST_STAGES, REQUESTS, RUNS, SEALS, SNAPSHOTS, TRANSLATIONS
 
@@ -141,7 +141,7 @@ def publish_records(
             RUNS: sorted(labels, key=lambda label: [str(value) for value in label.values()]),
             REQUESTS: [request.row],
             REQUEST_STAGES: [{"key": key, "digest": request.digest} for key in sorted(keys)],
-            SNAPSHOTS: [{"digest": request.digest, "body": json.dumps(snapshot)}] if snapshot else [],
+            SNAPSHOTS: [{"digest": request.digest, "body": named_alone(json.dumps(snapshot))}] if snapshot else [],
             SEALS: store._select(sa.select(SEALS).where(SEALS.c.table == table).order_by(*SEALS.primary_key)),
         }
         _take_rows(made, rows)

@@ -452,8 +452,13 @@ def written(record: Record) -> str:
     return json.dumps({STORED_AS.get(name, name): value for name, value in body.items()})
 
 
+def named_alone(text: str) -> str:
+    """JSON, in which encoders of an older harness may name the file of their tokenizer: without its folder."""
+    return re.sub(r'"new:[^"]*@bpe[^"]*"', lambda found: without_folders(found[0]), text)
+
+
 def anonymous(row: Mapping[Any, Any]) -> dict[Any, Any]:
-    """A row whose record names no machine, folder or user, as provenance and reasons may. Raises UserError as `record_of`."""
+    """A row whose record and stage name no machine, folder or user, as provenance, reasons and encoders may. Raises UserError as `record_of`."""
     try:
         body = json.loads(row["record"])
         origin = body.get("provenance", {})
@@ -461,7 +466,7 @@ def anonymous(row: Mapping[Any, Any]) -> dict[Any, Any]:
         for fields, name in ((body, "reason"), (origin, "checkpoint_failed")):
             if fields.get(name):
                 fields[name] = _ON_HOST.sub(r"\1", without_folders(fields[name]))
-        return {**row, "record": json.dumps(body)}
+        return {**row, "record": json.dumps(body), "stage": named_alone(row["stage"])}
     except UNREADABLE:
         raise _unreadable(row) from None
 

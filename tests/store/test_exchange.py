@@ -20,7 +20,7 @@ from store.samples import committed, record, run, same, stage
 
 from harness.errors import UserError
 from harness.kinds import Predictions
-from harness.specs import Record, Stage
+from harness.specs import Encoder, Record, Stage
 from harness.store import Owner, Store, StoredRequest, merge
 from harness.store.exchange import publish_records
 from harness.store.published import HEADER, RECORDS_FILE
@@ -188,7 +188,7 @@ def test_a_published_table_is_a_store_of_its_records_alone(several: Store, tmp_p
 
 
 def test_what_leaves_a_store_names_no_machine_and_no_folder(store: Store, other: Store, tmp_path: Path) -> None:
-    of = stage()
+    of = stage().with_encoder(Encoder("e" * 32, "new:tiny@bpe:99:/home/alice/c.txt"))
     named, said = record(of), "at step 5: The storage {} could not be written{}: No space left on device"
     named.provenance |= {
         "host": "alices-laptop",
@@ -201,6 +201,7 @@ def test_what_leaves_a_store_names_no_machine_and_no_folder(store: Store, other:
     left.provenance["checkpoint_failed"] = said.format("x", "")
     for taken in (Store(str(tmp_path), create=False), other):
         assert same(taken.records([of.key], predictions=True)[of.key], left)
+        assert taken.stage(of.key).encoder.name == "new:tiny@bpe:99:c.txt"  # type: ignore[union-attr]
 
 
 def test_a_published_table_is_taken_over_and_never_written(several: Store, other: Store, tmp_path: Path) -> None:
