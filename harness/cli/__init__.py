@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from traceback import extract_tb
 
 from harness.cli.parser import build_parser
 from harness.cli.terminal import BROKEN_PIPE, OutputError, interruptible, printable, standard_streams
@@ -62,7 +63,8 @@ def _run(arguments: list[str]) -> int:
         status: int = getattr(import_module(module), name)(args)
         return status
     except SystemExit as error:  # nothing of ours raises one
-        raise UserError(f"a method's own file raises SystemExit({error}); its code may not end Python.") from None
+        at = extract_tb(error.__traceback__)[-1]
+        raise UserError(f"{at.filename}, line {at.lineno}: SystemExit({error}); its code may not end Python.") from None
 
 
 def _ended(error: UserError | KeyboardInterrupt, number: int = 0) -> int:
