@@ -8,6 +8,7 @@ import lzma
 import os
 import re
 import sqlite3
+import time
 import urllib.request
 import zipfile
 import zlib
@@ -111,13 +112,14 @@ def opened(records: str) -> sqlite3.Connection:
     what is no file of SQLite."""
     path = os.path.expanduser(records)
     made = connected(":memory:", "memory", 0)
-    made.deserialize(_unpacked(path, os.stat(path).st_mtime_ns if os.path.isfile(path) else 0))
+    moment = time.monotonic() // 300  # an URL's content may be another one by then
+    made.deserialize(_unpacked(path, os.stat(path).st_mtime_ns if os.path.isfile(path) else moment))
     return made
 
 
 @lru_cache(maxsize=1)
-def _unpacked(records: str, changed: int) -> bytes:
-    """Kept for the next store of the same command."""
+def _unpacked(records: str, changed: float) -> bytes:
+    """Kept for the next store of the same command; `changed`: tells another content."""
     remote = records.startswith(("http://", "https://"))
     try:
         with urllib.request.urlopen(records, timeout=60) if remote else open(records, "rb") as file:
