@@ -160,11 +160,20 @@ def _objects(path: Path, wanted: Sequence[str], fix: str) -> Iterator[tuple[int,
     for line, text in lines(path):
         try:
             row = json.loads(text)
+            if isinstance(row, dict) and text.count(":") > len(row):
+                json.loads(text, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             yield line, f"is not JSON ({getattr(error, 'msg', error)}); write one object a line."
         else:
             of_object = 'is not an object like {"text": ...}; write one a line.'
             yield line, (missing(row, wanted, fix) or row) if isinstance(row, dict) else of_object
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"the key {quoted(twice)} appears twice")
+    return dict(pairs)
 
 
 def _squad(path: Path, wanted: Sequence[str], fix: str) -> Iterator[tuple[int, dict[str, Any] | str]]:

@@ -229,6 +229,7 @@ WRONG = (
     ("jsonl", '{"sentence": null, "label": 0}', "'sentence' is null"),
     ("jsonl", '{"sentence": "a",', "is not JSON"),
     ("jsonl", "[1]", "is not an object"),
+    ("jsonl", '{"sentence": "a", "label": 0, "label": 1}', "is not JSON (the key 'label' appears twice)"),
     ("jsonl", '{"sentence": "b", "label": null}', "the label is missing"),
 )
 
