@@ -375,6 +375,9 @@ def requested_space(request: TuneRequest) -> ResolvedSpace:
     """The space that a request names, as it is explored. Raises UserError for an unknown name, and where the space is for
     another method."""
     method = request.method.lower()
+    if method in space_names() and not set(method.split("+")) <= METHODS.keys():
+        fix = f"tune the method {load_space(method).method} with --space {method}"
+        raise UserError(f"tune {method}: is a space and no method; {fix}.")
     methods_named(method, "tune")
     if not request.space and method not in space_names():
         fix = "write one and name it with --space"

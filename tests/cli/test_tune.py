@@ -34,6 +34,7 @@ def own_space() -> None:
     [
         ("tune cmml", "tune: unknown method 'cmml'. Did you mean 'cmlm'? Known: cmlm, coco_lm,"),
         ("tune mlm", "tune mlm: no packaged space varies this method; write one and name it with --space"),
+        ("tune taco_fine_tune", "is a space and no method; tune the method ft with --space taco_fine_tune"),
         ("tune cmlm --space scl", "--space scl: the space scl is for the method scl, and not for cmlm"),
         ("tune cmlm --sampler tpp", "--sampler: unknown sampler 'tpp'. Did you mean 'tpe'?"),
         ("tune cmlm --metric accurcy", "--metric accurcy: the task movies does not have it; it has accuracy"),
