@@ -306,7 +306,7 @@ def from_json(values: Mapping[str, Any]) -> Request:
     """The request that a store kept; in another folder than the current one its paths are absolute. Raises UserError for values of another kind."""
     place = "recorded bench, {}".format
     fields = {"table": values.get("table")}
-    fields |= {name: values[name] for name in FIELDS if values.get(name) not in (None, [])}
+    fields |= {name: values[name] for name in FIELDS if values.get(name) not in (None, [], "")}
     try:
         request = read(Request, {**fields, "origins": {name: place(name) for name in fields}}, place)
         folder = value_of(Text, values.get("folder"), place("folder"))
