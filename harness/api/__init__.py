@@ -147,7 +147,7 @@ class BenchResult(View):
 
 @dataclass(frozen=True, repr=False)
 class TuneResult:
-    """A study after its trials. `name`: of the study, in the store and on Ray's dashboard; `trials`: one row a trial and replicate: trial, state,
+    """A study after its trials. `name`: of the study, in the store; `trials`: one row a trial and replicate: trial, state,
     the values of its point, subset, seed, metric, value, status, reason and cost; `best`: the best point as the `set` of a bench, None where no point
     has all its replicates trained to the end."""
 
