@@ -36,7 +36,7 @@ SMALL = {"methods": ("ft", "scl"), "tasks": ("sst2", "rte"), "sizes": (20,), "su
 def made(r: ResolvedTable, found: list[Result]) -> str:
     """The page of these results."""
     grid = filled(r, found, rows_of(r))
-    views: dict[str, Any] = {"Comparisons": differences(grid), "Variance": variance(grid, {})}
+    views: dict[str, Any] = {"Comparisons": differences(grid), "Variance": variance(grid)}
     if r.table.figure:
         views["Figure"] = figure_view(grid)
     return results_page(grid, Caption(len(found), "files"), views, ["harness bench ..."])
