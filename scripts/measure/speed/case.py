@@ -125,4 +125,4 @@ class Opened:
     @property
     def mean_tokens(self) -> dict[str, float]:
         stage = self.runs[0]
-        return {n: float(self.tokens(r, stage.data)[0].lengths.mean()) for n, r in self.sets(stage).items()}
+        return {n: float(self.tokens(r, stage.data)[0].tokens.lengths.mean()) for n, r in self.sets(stage).items()}
