@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -229,6 +230,11 @@ SPREAD = []
 for _number, _name in enumerate(OBJECTIVES):
     _kinds = [kind for kind, name in ALLOWED if name == _name]
     SPREAD.append((_kinds[_number % len(_kinds)], _name))
+
+
+def edit(path: Path, **changes: Any) -> None:
+    """Change some values of a JSON file."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def changed(name: str, **params: Any) -> Objective:

@@ -130,7 +130,9 @@ def test_a_bench_trains_what_one_encoder_has_not(
 
 def test_names_that_cannot_be_had_are_told_at_once(refused: Callable[..., str], folder: Path) -> None:
     assert "Did you mean 'bert-tiny'?" in refused("plan --table few_shot --encoder bert-tny,bert-tiny")
-    assert "there is no such folder." in refused("plan --table few_shot --encoder bert-tiny,./nothing")
+    assert "--encoder ./nothing: there is no such folder." in refused(
+        "plan --table few_shot --encoder bert-tiny,./nothing"
+    )
     assert "a study is of one encoder" in refused("tune cmlm --encoder bert,roberta --tasks sst2 --data data")
     unknown = refused(
         "compare --against robertta --table few_shot --tasks sst2 --sizes 20 --subsets 0 --data data --set max_length=64 --encoder bert,roberta"

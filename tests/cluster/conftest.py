@@ -14,6 +14,13 @@ from cluster import in_process
 from cluster.driver import BENCH, Kept, kept, table_of
 from filelock import FileLock
 
+from harness.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(f"sqlite:///{tmp_path / 'harness.db'}")
+
 
 @dataclass(frozen=True)
 class Ended:

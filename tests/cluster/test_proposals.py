@@ -138,11 +138,6 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: kept.append(InMemoryStorage())
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(f"sqlite:///{tmp_path / 'harness.db'}")
-
-
 def points_of(folder: Path, **wishes: Any) -> FakePoints:
     return FakePoints(small_space(folder, **{"mode": "search", "trials": 8, "racing": "none", **wishes}))
 

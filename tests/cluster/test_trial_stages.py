@@ -57,11 +57,6 @@ class Trial(HarnessTrial):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(f"sqlite:///{tmp_path / 'harness.db'}")
-
-
-@pytest.fixture
 def begin(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Trial]:
     """Begins trials of one study."""
     monkeypatch.setattr(tune_module, "ask", ask)

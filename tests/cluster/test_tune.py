@@ -69,7 +69,7 @@ def study(tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Path]) -
         names = named(running)
         listeners = running.listeners()
         running.recorded(2)
-        running.titled("ray::ResourceTrainable")[0].kill()
+        running.waited("a trial's process", lambda: running.titled("ray::ResourceTrainable"))[0].kill()
         assert running.wait() == 0, running.err
         running.gone()
     return Study(folder, running, kept(folder), names, listeners)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -163,8 +162,7 @@ def test_trains_and_says_what_it_cannot(kind: str, made: dict[str, Path]) -> Non
 @pytest.mark.parametrize("kind", ["bart", "gpt2", "vit", "no-such-type"])
 def test_types_that_are_no_encoder(kind: str, made: dict[str, Path], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(made["bert"], tmp_path / "copy"))
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "model_type": kind}))
+    tiny.edit(folder / "config.json", model_type=kind)
     with pytest.raises(UserError, match=f"model_type '{kind}' cannot be trained here. Known: albert, "):
         locate(str(folder))
 

@@ -26,11 +26,6 @@ from harness.storage import Storage
 CPU = torch.device("cpu")
 
 
-def changed(folder: Path, **settings: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-
-
 def hidden(encoder: TextEncoder, tokens: Tokens, ids: Any = None) -> torch.Tensor:
     encoder.eval()
     with torch.no_grad():
@@ -187,12 +182,12 @@ class TestLoading:
         extra = {f"{prefix}pooler.dense.bias": torch.zeros(1), f"{prefix}encoder.layer.0.adapter.bias": torch.zeros(1)}
         save_file({**weights, **extra}, str(folder / "model.safetensors"), metadata={"format": "pt"})
         assert with_weights(locate(str(folder))).unread == ("encoder.layer.0.adapter.bias",)
-        changed(folder, num_hidden_layers=1)
+        tiny.edit(folder / "config.json", num_hidden_layers=1)
         with pytest.raises(UserError, match=r"layers that its config.json does not have \(encoder\.layer\.1\."):
             with_weights(locate(str(folder)))
 
     @pytest.mark.parametrize("change", [{"intermediate_size": 64}, {"num_attention_heads": 5}])
     def test_what_contradicts_the_config(self, change: dict[str, int], folder: Path) -> None:
-        changed(folder, **change)
+        tiny.edit(folder / "config.json", **change)
         with pytest.raises(UserError, match="cannot be loaded"):
             tiny.encoder(folder)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tiny
 from packaging.requirements import Requirement
 from packaging.version import Version
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
@@ -67,8 +68,7 @@ def folder(kind: str, folders: dict[str, Path], tmp_path: Path) -> Path:
     copy = Path(shutil.copytree(folders[kind], tmp_path / "encoder"))
     made = MADE[kind]()
     made.save(str(copy / "tokenizer.json"))
-    config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps(config | {"vocab_size": made.get_vocab_size()}))
+    tiny.edit(copy / "config.json", vocab_size=made.get_vocab_size())
     (copy / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": CLASSES[kind]}))
     return copy
 

@@ -40,10 +40,6 @@ def digest(folder: Path) -> str:
     return locate(str(folder)).encoder.digest
 
 
-def edit(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
 def swap_two_words(folder: Path) -> None:
     body = json.loads((folder / "tokenizer.json").read_text())
     vocabulary = body["model"]["vocab"]
@@ -82,7 +78,7 @@ class TestDigest:
     def test_dates_and_names_do_not_matter(self, copy: Path, bert: Path) -> None:
         for path in copy.iterdir():
             os.utime(path, (1, 1))
-        edit(copy / "config.json", _name_or_path="elsewhere", transformers_version="4.0", architectures=["X"])
+        tiny.edit(copy / "config.json", _name_or_path="elsewhere", transformers_version="4.0", architectures=["X"])
         (copy / "README.md").write_text("a model")
         assert digest(copy) == digest(bert)
         assert digest(Path(shutil.move(copy, copy.with_name("moved")))) == digest(bert)
@@ -90,7 +86,7 @@ class TestDigest:
     @pytest.mark.parametrize("change", ["configuration", "weight", "tokenizer"])
     def test_what_changes_it(self, change: str, copy: Path, bert: Path) -> None:
         if change == "configuration":
-            edit(copy / "config.json", layer_norm_eps=1e-5)
+            tiny.edit(copy / "config.json", layer_norm_eps=1e-5)
         elif change == "tokenizer":
             swap_two_words(copy)
         else:
@@ -104,7 +100,7 @@ class TestDigest:
         """Of the older files; tokenizer.json is not contradicted (test_pretrained_tokenizer)."""
         in_older_files(copy)
         before, ids = digest(copy), Tokeniser(copy)([("ẃ1 W2",)], 16).ids.tolist()
-        edit(copy / "tokenizer_config.json", **{key: False})
+        tiny.edit(copy / "tokenizer_config.json", **{key: False})
         assert Tokeniser(copy)([("ẃ1 W2",)], 16).ids.tolist() != ids
         assert digest(copy) != before
 
@@ -147,7 +143,7 @@ class TestNew:
         assert before != digest(bert)
         weights = load_file(copy / "model.safetensors")
         save_file({n: t + 1 for n, t in weights.items()}, copy / "model.safetensors", metadata={"format": "pt"})
-        edit(copy / "config.json", initializer_range=0.5)
+        tiny.edit(copy / "config.json", initializer_range=0.5)
         assert of(copy) == before
         assert len({before, *(of(bert, size) for size in ("bert-small", "bert-base"))}) == 3
         swap_two_words(copy)
@@ -200,7 +196,7 @@ class TestWrongFolders:
     @pytest.mark.parametrize(("rows", "fits"), [(1.0, True), (1.1, True), (2.0, True), (2.1, False), (0.9, False)])
     def test_a_vocabulary_and_its_embedding(self, rows: float, fits: bool, copy: Path) -> None:
         ids = len(tiny.tokenizer("bert"))
-        edit(copy / "config.json", vocab_size=round(rows * ids))
+        tiny.edit(copy / "config.json", vocab_size=round(rows * ids))
         if fits:
             assert locate(str(copy)).config["vocab_size"] == round(rows * ids)
         else:
@@ -208,17 +204,17 @@ class TestWrongFolders:
 
     def test_a_tokenizer_that_adds_no_token(self, copy: Path) -> None:
         """The state of the first word would stand for the text."""
-        edit(copy / "tokenizer.json", post_processor=None)
+        tiny.edit(copy / "tokenizer.json", post_processor=None)
         assert "puts no token before or after a text" in one_sentence(copy)
 
     def test_a_vocabulary_in_the_older_files(self, copy: Path) -> None:
         words = in_older_files(copy)
         assert locate(str(copy)).config["vocab_size"] == len(words)
-        edit(copy / "config.json", vocab_size=len(words) + 1)
+        tiny.edit(copy / "config.json", vocab_size=len(words) + 1)
         before = digest(copy)
         (copy / "added_tokens.json").write_text(json.dumps({"more": len(words)}))
         assert digest(copy) != before, "another word is one token"
-        edit(copy / "config.json", vocab_size=len(words))
+        tiny.edit(copy / "config.json", vocab_size=len(words))
         assert f"a tokenizer with {len(words) + 1} ids" in one_sentence(copy)
         (copy / "added_tokens.json").unlink()
         (copy / "vocab.txt").write_text("[PAD]\n[UNK]\n")
@@ -230,7 +226,7 @@ class TestWrongFolders:
         path = copy / "config.json"
         right = path.read_text()
         for name, value in wrong.items():
-            edit(path, **{name: value})
+            tiny.edit(path, **{name: value})
             assert f"config.json: {name} is {value!r}, " in one_sentence(copy)
             path.write_text(right)
 

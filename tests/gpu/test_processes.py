@@ -24,8 +24,6 @@ from harness.specs import Data, Encoder, Optim, Record, RowSet, Selection, Stage
 from harness.storage import Storage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SAME = 1e-4
-"""Tolerance of the losses in a worker group of one against those of this process: the same code on the same device."""
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 Measured = Callable[..., None]

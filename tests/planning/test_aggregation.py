@@ -244,7 +244,7 @@ def body_of(table: str = "few_shot", **changes: Any) -> dict[str, Any]:
         ({"select_by": "mean"}, "nothing is selected; add select: per_task or per_subset"),
         ({"select": "per_task"}, "no row has configurations to select from; give rows a grid"),
         ({"average_over": ["sst2"]}, "there is no Avg; add average: per_replicate or of_cells"),
-        ({"average": "of_cells", "average_over": [["mnli", "mnli_m"]]}, "unknown column 'mnli_m'. Did you mean"),
+        ({"average": "of_cells", "average_over": [["mnli", "mnli_m"]]}, "column 'mnli_m'. Did you mean 'mnli_mm'?"),
     ],
 )
 def test_a_wrong_rule_is_refused(aggregate: dict[str, Any], said: str) -> None:

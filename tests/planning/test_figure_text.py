@@ -29,8 +29,9 @@ def curves(title: str) -> Any:
 
 @pytest.mark.parametrize("title", TITLES)
 def test_any_title_gives_a_whole_file(title: str) -> None:
-    content = file_of(lambda: curves(title), "svg")
-    assert ElementTree.fromstring(content).tag.endswith("svg")
+    contents = {format: file_of(lambda: curves(title), format) for format in PICTURES}
+    assert all(content.startswith(BEGINS[format]) for format, content in contents.items())
+    assert ElementTree.fromstring(contents["svg"]).tag.endswith("svg")
 
 
 @pytest.mark.parametrize("format", PICTURES)

@@ -124,7 +124,7 @@ GIVEN = "{alpha: 0.5, num_views: 1, contrast: simsiam}"
         ({"search": VIEWS % "{num_views: 4}", "defaults": GIVEN}, "search.temperature.when.num_views", ["num_views is 1 to 3"]),
         ({"search": VIEWS % "{temperature: 0.2}", "defaults": GIVEN}, "search.temperature.when", ["is not in search before temperature"]),
         ({"defaults": "{}"}, "grid.alpha", ["has no default; add alpha to defaults"]),
-        ({"defaults": "{alpha: 5}"}, "defaults.alpha", ["5.0 is outside of the "]),
+        ({"defaults": "{alpha: 5}", "grid": "{}"}, "defaults.alpha", ["5.0 is outside of the search: 0.01 to 2 (log)"]),
         ({"grid": "{}", "search": "{}", "defaults": "{}"}, "search", ["neither a grid nor a search"]),
         ({"defaults": "{alpha: 0.3}"}, "defaults.alpha", ["0.3 is outside of the grid: 0.1, 0.5"]),
         ({"presets": "{quick: {description: x, defaults: {alpha: 3}}}"}, "presets.quick.defaults.alpha", ["outside"]),

@@ -19,10 +19,6 @@ from harness.tasks.sources import ALL_ROWS, open_source
 from harness.tasks.task import FILES, Task, load_user_task
 
 
-def infer(path: Path, **said: Any) -> Task:
-    return inferred(path, **said)
-
-
 def text_file(folder: Path, text: str | bytes, name: str = "reviews.csv") -> Path:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -58,7 +54,7 @@ def loaded(task: Task) -> dict[str, Any]:
 def test_labels_of_every_type(labels: list[Any], classes: tuple[str, ...], tmp_path: Path) -> None:
     rows, kind = reviews(labels * 10), "classes" if "NA" in labels else ""
     for ending in ("csv", "jsonl", "parquet"):
-        task = infer(write_file(tmp_path / f"reviews.{ending}", rows), text=("review",), label="stars", kind=kind)
+        task = inferred(write_file(tmp_path / f"reviews.{ending}", rows), text=("review",), label="stars", kind=kind)
         named = ("1.0", "2.0", "3.0") if ending == "csv" and labels == [2.0, 1.0, 3.0] else classes
         assert (task.name, task.columns, task.label, task.classes) == ("reviews", ("review",), "stars", named)
         zero = "" if ending == "csv" else ".0"
@@ -69,17 +65,17 @@ def test_labels_of_every_type(labels: list[Any], classes: tuple[str, ...], tmp_p
 
 def test_columns_are_inferred_where_they_are_clear(tmp_path: Path) -> None:
     rows = reviews(["x", "y"] * 9)
-    assert infer(write_file(tmp_path / "a.csv", rows), label="stars").columns == ("review",)
+    assert inferred(write_file(tmp_path / "a.csv", rows), label="stars").columns == ("review",)
     for number, (text, label) in enumerate((("text", "label"), ("satz", "ton"))):
         two = [{text: row["review"], label: row["stars"]} for row in rows]
-        task = infer(write_file(tmp_path / f"{number}.jsonl", two))
+        task = inferred(write_file(tmp_path / f"{number}.jsonl", two))
         assert (task.columns, task.label) == ((text,), label)
     both = [{"a": f"One {i}.", "b": "Two.", "label": (0, 1, 2, 1)[i % 4]} for i in range(40)]
     path = write_coded(tmp_path / "pairs.parquet", both, "label", ["no", "maybe", "yes"])
-    task = infer(path, text=("a", "b"))
+    task = inferred(path, text=("a", "b"))
     assert (task.columns, task.classes) == (("a", "b"), ("no", "maybe", "yes"))
     assert np.bincount(open_source(None).load(task, ALL_ROWS).gold).tolist() == [10, 20, 10]
-    assert infer(path, text=("a", "b"), kind="regression").classes == ()
+    assert inferred(path, text=("a", "b"), kind="regression").classes == ()
 
 
 def named_codes(path: Path, labels: list[str], names: list[str]) -> Path:
@@ -105,7 +101,7 @@ def test_the_names_that_a_file_gives_its_codes_decide(order: tuple[str, ...], tm
         write_file(tmp_path / "words.csv", reviews(WORDS)),
         named_codes(tmp_path / "codes.parquet", WORDS, ["yes", "no", "maybe"]),
     ]
-    tasks = [infer(main, label="stars", test=str(test)) for main in mains]
+    tasks = [inferred(main, label="stars", test=str(test)) for main in mains]
     body = "name: task\ndata: test.parquet\ncolumns: [review]\nlabel: stars\nmetrics: [accuracy]\n"
     text_file(tmp_path, body + "classes: [yes, no, maybe]\n", "task.yaml")
     text_file(tmp_path, body + "classes: ['y', 'n']\nlabels: {yes: 'y', no: 'n', maybe: 'n'}\n", "mapped.yaml")
@@ -130,11 +126,11 @@ def test_codes_of_a_mapping_are_what_it_says(tmp_path: Path) -> None:
 def test_names_that_are_numbers_and_truth_values_are_the_words_for_them(tmp_path: Path) -> None:
     numbers = ["1", "2", "3", "4", "5"] * 8
     test = write_file(tmp_path / "numbers.csv", reviews(numbers))
-    task = infer(named_codes(tmp_path / "stars.parquet", numbers, ["1", "2", "3", "4", "5"]), test=str(test))
+    task = inferred(named_codes(tmp_path / "stars.parquet", numbers, ["1", "2", "3", "4", "5"]), test=str(test))
     assert read_as(task, "test", open_source(None)) == numbers
     truths = [i % 3 == 0 for i in range(30)]  # Parquet has a type for them, CSV writes them out
     test = write_file(tmp_path / "test.parquet", reviews(truths))
-    task = infer(write_file(tmp_path / "words.csv", reviews(truths)), label="stars", test=str(test))
+    task = inferred(write_file(tmp_path / "words.csv", reviews(truths)), label="stars", test=str(test))
     assert read_as(task, "test", open_source(None)) == [*map(str, truths)]
 
 
@@ -142,12 +138,12 @@ def test_names_that_are_numbers_and_truth_values_are_the_words_for_them(tmp_path
 def test_numbers_beside_words_are_refused(kind: str, tmp_path: Path) -> None:
     """Which class a number means, no file says: the order of our own classes is none that the user gave."""
     other = write_file(tmp_path / "other.csv", reviews([index % 3 for index in range(30)]))
-    task = infer(write_file(tmp_path / "words.csv", reviews(WORDS)), label="stars", **{kind: str(other)})
+    task = inferred(write_file(tmp_path / "words.csv", reviews(WORDS)), label="stars", **{kind: str(other)})
     (split,) = task.files
     with pytest.raises(UserError, match="are numbers and those of train are words; write words in both"):
         open_source(None).load(task, split)
     named = named_codes(tmp_path / "codes.parquet", WORDS, ["no", "maybe", "yes"])
-    task = infer(named, **{kind: str(other)})
+    task = inferred(named, **{kind: str(other)})
     assert read_as(task, split, open_source(None)) == [["no", "maybe", "yes"][index % 3] for index in range(30)]
 
 
@@ -206,17 +202,17 @@ def test_what_is_not_clear_or_cannot_be_read_is_one_sentence(
 ) -> None:
     path = text_file(tmp_path, body, said.get("name", "reviews.csv"))
     with pytest.raises(UserError) as caught:
-        infer(path, **{key: value for key, value in said.items() if key != "name"})
+        inferred(path, **{key: value for key, value in said.items() if key != "name"})
     assert [word for word in words if word not in str(caught.value)] == []
     assert "\n" not in str(caught.value)
 
 
 def test_a_flag_settles_what_is_ambiguous(tmp_path: Path) -> None:
     numbers = text_file(tmp_path, "text,label\n" + "".join(f"t {i % 90},{i % 30}\n" for i in range(90)))
-    assert infer(numbers, kind="regression").classes == ()
-    assert infer(numbers, kind="classes").classes == tuple(map(str, range(30)))
+    assert inferred(numbers, kind="regression").classes == ()
+    assert inferred(numbers, kind="classes").classes == tuple(map(str, range(30)))
     with pytest.raises(UserError, match=r"row 1: label b'x' is neither text nor a number"):
-        infer(write_file(tmp_path / "bytes.parquet", reviews([b"x", b"y"] * 9)), label="stars", text=("review",))
+        inferred(write_file(tmp_path / "bytes.parquet", reviews([b"x", b"y"] * 9)), label="stars", text=("review",))
 
 
 # ------------------------------------------------------------------------------------------------------------- files
@@ -224,17 +220,17 @@ def test_a_flag_settles_what_is_ambiguous(tmp_path: Path) -> None:
 
 def test_the_separator_that_excel_states_is_no_row(tmp_path: Path) -> None:
     rows = "text;label\na, b;x\nc d;y\n"
-    assert loaded(infer(text_file(tmp_path, f"sep=;\n{rows}"))) == {"a, b": "x", "c d": "y"}
-    assert loaded(infer(text_file(tmp_path, rows.replace("\n", "\r")))) == {"a, b": "x", "c d": "y"}
+    assert loaded(inferred(text_file(tmp_path, f"sep=;\n{rows}"))) == {"a, b": "x", "c d": "y"}
+    assert loaded(inferred(text_file(tmp_path, rows.replace("\n", "\r")))) == {"a, b": "x", "c d": "y"}
     with pytest.raises(UserError, match=r"line 5"):
-        loaded(infer(text_file(tmp_path, f"sep=;\n{rows}short\n")))
+        loaded(inferred(text_file(tmp_path, f"sep=;\n{rows}short\n")))
 
 
 def test_an_object_without_the_label_is_a_bad_row(tmp_path: Path) -> None:
     path = text_file(tmp_path, '{"text":"a b","label":"x"}\n{"text":"c d"}\n{"text":"e f","label":"y"}\n', "x.jsonl")
     with pytest.raises(UserError, match=r"line 2: there is no column 'label'"):
-        loaded(infer(path))
-    assert loaded(infer(path, skip_bad_rows=True)) == {"a b": "x", "e f": "y"}
+        loaded(inferred(path))
+    assert loaded(inferred(path, skip_bad_rows=True)) == {"a b": "x", "e f": "y"}
 
 
 def test_marks_separators_quotes_line_breaks_and_emojis(tmp_path: Path) -> None:
@@ -253,7 +249,7 @@ def test_marks_separators_quotes_line_breaks_and_emojis(tmp_path: Path) -> None:
     ):
         out = io.StringIO()
         csv.writer(out, delimiter=delimiter).writerows([("text", "label"), *rows])
-        task = infer(text_file(tmp_path, out.getvalue().encode(encoding), name), text=("text",))
+        task = inferred(text_file(tmp_path, out.getvalue().encode(encoding), name), text=("text",))
         assert loaded(task) == dict(rows)
         digests.add(open_source(None).load(task, ALL_ROWS).digest)
     assert len(digests) == 1
@@ -296,7 +292,7 @@ def test_unlabelled_texts_from_every_kind_of_file(tmp_path: Path) -> None:
         write_file(tmp_path / folder / "part.jsonl", [{"body": text}])
     write_file(tmp_path / "whole" / "u.jsonl", [{"text": text} for text in texts])
     for named in ("u.txt", "u.csv", "u.csv.gz", "v.CSV", "u.jsonl", "u.parquet", "whole", "[mn]/*.jsonl:body"):
-        task = infer(data, label="stars", unlabelled=str(tmp_path / named))
+        task = inferred(data, label="stars", unlabelled=str(tmp_path / named))
         rows = open_source(None).unlabelled(task)
         assert sorted(text for (text,) in rows.texts) == sorted(texts)
         assert rows.labels is None
@@ -308,8 +304,8 @@ def test_unlabelled_texts_from_every_kind_of_file(tmp_path: Path) -> None:
         ("test", "none.csv", "--test: there is no file"),
     ):
         with pytest.raises(UserError, match=why):
-            infer(data, label="stars", **{flag: str(tmp_path / named)})
+            inferred(data, label="stars", **{flag: str(tmp_path / named)})
     with pytest.raises(UserError, match="--test: hub:me/moods: is none of"):
-        infer(data, label="stars", test="hub:me/moods")
+        inferred(data, label="stars", test="hub:me/moods")
     with pytest.raises(UserError, match="--tasks: there is no file"):
-        infer(tmp_path / "none.csv")
+        inferred(tmp_path / "none.csv")

@@ -46,9 +46,14 @@ def test_every_row_is_in_one_set_and_neither_order_nor_file_nor_name_matter(name
     one, two = opened(tmp_path, "a.csv"), opened(tmp_path / "elsewhere", "b.jsonl", name="other")
     whole = cut(OWN[name], *one)
     assert sum((Counter(part.texts) for part in whole), Counter()) == Counter((row["text"],) for row in every)
-    for size, subset in ((0, 2), (20, 3)):
+    for size, subset in ((0, 0), (0, 2), (10, 1), (20, 3), (50, 4)):
         ours, theirs = cut(OWN[name], *one, size, subset), cut(OWN[name], *two, size, subset)
         assert [each.digest for each in ours] == [each.digest for each in theirs]
+        train, dev, test = map(forms, ours)
+        assert train
+        assert dev
+        assert not train & dev
+        assert not (train | dev) & test
         assert set(ours[2].texts) == set(whole[2].texts)
     assert {cut(OWN[name], *one, 0, subset)[2].digest for subset in range(5)} == {whole[2].digest}
     redrawn = {each.digest for subset in range(5) for each in cut(OWN[name], *one, 0, subset)[:2]}

@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from harness.encoders import HeadTraining, Located
 from harness.kinds import Predictions
 from harness.planning.resolved import ResolvedTable
 from harness.scores import Result, frame_of
-from harness.specs import Encoder, Record, Stage
+from harness.specs import Record, Stage
 from harness.store import Owner, Store
 from harness.views.cells import Grid, aggregate
 from harness.views.table import Caption, results_view
 
 OWNER = Owner.current()
-TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
 
 
 def result(

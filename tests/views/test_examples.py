@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from requested import resolve_table
-from views.runs import OWNER, TINY
+from requested import TINY, resolve_table
+from views.runs import OWNER
 
 from harness.kinds import Predictions
 from harness.planning.runs import Plan, make_plan

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from requested import resolve_table
-from views.runs import TINY, filled, result
+from requested import TINY, resolve_table
+from views.runs import filled, result
 
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import make_plan
