@@ -21,16 +21,15 @@ def on_cpu(origin: Mapping[str, Any]) -> bool:
     """Whether a stage of this provenance ran on a CPU; where it names no kernels, as older ones, on this machine's."""
     if "kernels" in origin:
         return origin["kernels"] in CPU_KERNELS
-    return bool(origin.get("device", cpu_name()) == cpu_name())
+    here = cpu_name()
+    return bool(origin.get("device", here) == here)
 
 
 def cpu_name() -> str:
-    try:
+    with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
     return platform.processor() or platform.machine()
 
 

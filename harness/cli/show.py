@@ -165,17 +165,17 @@ def _runs(store: Store, args: argparse.Namespace) -> Listed:
 
 def _studies(store: Store, _: argparse.Namespace) -> Listed:
     from harness.commands.study import recorded_studies  # imports optuna
+    from harness.search.points import STATES
 
-    states = ("complete", "dropped", "failed", "running")
     rows = [
         (
-            *(study[name] for name in ("study", "table", "row", *states)),
+            *(study[name] for name in ("study", "table", "row", *STATES)),
             "" if study["best"] is None else f"{in_points(study['best'])} {study['metric']}",
             _ago(study["started_at"]) if study["started_at"] else "",
         )
         for study in recorded_studies(store)
     ]
-    return rows, ("Study", "Table", "Row", *map(str.capitalize, states), "Best dev", "Last trial")
+    return rows, ("Study", "Table", "Row", *map(str.capitalize, STATES), "Best dev", "Last trial")
 
 
 STORED: dict[str, Callable[[Store, argparse.Namespace], Listed]] = {

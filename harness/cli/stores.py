@@ -64,10 +64,11 @@ def _lines(merged: Merged, there: str, store: Store) -> Iterator[str]:
             f"{counted(merged.other_weights, 'stage')} of these ended with other weights there, by another machine or version; those of {here} stay. Captions "
             "count the runs that started from the others, and 'harness verify' confirms such runs in a store of their own alone."
         )
-    labels = [store.labels([ours.key])[:1] for ours, _ in merged.conflicts]
-    places = ["".join(f" ({place_of(label)})" for label in each) for each in labels]
-    each = zip(places, merged.conflicts, strict=True)
-    sentences = [f"{a.key[:12]}{place}: {_outcome(a)} here, {_outcome(b)} there" for place, (a, b) in each]
+    labels = reversed(store.labels(ours.key for ours, _ in merged.conflicts))  # the first of each key stays
+    places = {label["key"]: f" ({place_of(label)})" for label in labels}
+    sentences = [
+        f"{a.key[:12]}{places.get(a.key, '')}: {_outcome(a)} here, {_outcome(b)} there" for a, b in merged.conflicts
+    ]
     if sentences:
         yield from _first(f"{counted(len(sentences), 'record')} differ and stay as they are in {here}:", sentences)
     if merged.studies:

@@ -17,10 +17,8 @@ from harness.errors import masked
 from harness.paths import replace_file
 from harness.scores import hardware
 from harness.views.notes import encoder_sentences, overlap_sentences
-from harness.views.study import best_yaml, pictures, screen, study_page, study_view
+from harness.views.study import BEST_FILE, best_yaml, pictures, screen, study_page, study_view
 from harness.wording import counted
-
-BEST = "best.yaml"
 
 
 def tune(args: argparse.Namespace) -> int:
@@ -93,7 +91,7 @@ def _report(opened: Opened, format: str) -> int:
     if opened.best:
         best = best_yaml(opened.best_point())
         again.append(_bench_command(opened))
-        replace_file(folder / BEST, best)
+        replace_file(folder / BEST_FILE, best)
     drawn, notes = pictures(opened, opened.optuna)
     for picture in drawn:
         replace_file(folder / f"{picture.name}.png", picture.written("png"))
@@ -119,4 +117,4 @@ def _bench_command(opened: Opened, methods: str = "") -> str:
     """The bench of the best point."""
     store = opened.request.base.store
     kept = f" --store {masked(store)}" if store else ""
-    return f"harness bench --with {shlex.quote(str(opened.folder / BEST))}{methods}{kept}"
+    return f"harness bench --with {shlex.quote(str(opened.folder / BEST_FILE))}{methods}{kept}"

@@ -99,7 +99,8 @@ class Proposals(Searcher, Stopper):
                 return None
             trial = self.study.ask()
             point = space.define(trial)
-            key, known = key_of(point), self.trials.get(key_of(point))
+            key = key_of(point)
+            known = self.trials.get(key)
             if known and key not in self._again:  # it repeats one
                 self._tell(trial, known)
                 continue
@@ -119,29 +120,29 @@ class Proposals(Searcher, Stopper):
     def _heard(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Take the replicates so far, which a trial whose process died reports again. Returns whether it has ended."""
         trial, key = self._running[trial_id]
-        mine = self.trials[key]
+        so_far = self.trials[key]
         if error := result.get("error"):
             if result["fatal"]:
                 raise UserError(error)
-            self.trials[key] = replace(mine, state="failed", reason=error)
-        elif len(result["outcomes"]) > len(mine.outcomes):
-            mine = replace(mine, outcomes=result["outcomes"])
-            trial.report(mine.mean(), len(mine.outcomes))
-            self._watch("replicate", mine)
-            if len(mine.outcomes) == len(self.points.replicates):
-                mine = replace(mine, state="complete")
-            elif self.points.space.racing == "paired" and (reason := self._lost(mine)):
-                mine = replace(mine, state="dropped", reason=reason)
-            self.trials[key] = mine
+            self.trials[key] = replace(so_far, state="failed", reason=error)
+        elif len(result["outcomes"]) > len(so_far.outcomes):
+            so_far = replace(so_far, outcomes=result["outcomes"])
+            trial.report(so_far.mean(), len(so_far.outcomes))
+            self._watch("replicate", so_far)
+            if len(so_far.outcomes) == len(self.points.replicates):
+                so_far = replace(so_far, state="complete")
+            elif self.points.space.racing == "paired" and (reason := self._lost(so_far)):
+                so_far = replace(so_far, state="dropped", reason=reason)
+            self.trials[key] = so_far
         return self.trials[key].state != "running"
 
-    def _lost(self, mine: Trial) -> str:
+    def _lost(self, trial: Trial) -> str:
         """Why a trial cannot be the best: its last replicate failed or diverged, or the paired test holds it worse than the best complete one. Else ''."""
-        replicates, best, status = self.points.replicates, best_trial(self.trials.values()), mine.outcomes[-1].status
+        replicates, best, status = self.points.replicates, best_trial(self.trials.values()), trial.outcomes[-1].status
         if status != "done":
-            subset, seed = replicates[len(mine.outcomes) - 1]
+            subset, seed = replicates[len(trial.outcomes) - 1]
             return f"subset {subset}, seed {seed} {status}: such a point cannot be the best"
-        return paired(mine.values, best.values, replicates, f"trial {best.number}") if best else ""
+        return paired(trial.values, best.values, replicates, f"trial {best.number}") if best else ""
 
     def _complete(self, trial_id: str) -> None:
         trial, key = self._running.pop(trial_id)

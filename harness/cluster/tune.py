@@ -121,8 +121,8 @@ class HarnessTrial(tune.Trainable):
         except Exception as error:  # a failed trial does not stop the study; a cluster that cannot run any trial does
             fatal = isinstance(error, UserError)
             reason = str(error) if fatal else f"{type(error).__name__}: {first_line(error)}"
-            return {"error": reason, "fatal": fatal, "done": True}
-        return {"outcomes": tuple(self._outcomes), "done": len(self._outcomes) >= len(self._points.replicates)}
+            return {"error": reason, "fatal": fatal}
+        return {"outcomes": tuple(self._outcomes)}
 
     def _outcome(self, index: int) -> ReplicateOutcome:
         """Train what is not recorded of a replicate. A stage that ends without a record could not be made: the weights that it starts from are gone."""

@@ -274,9 +274,8 @@ def train(
             stopping=STOP.is_set,
             process_group=group,
         )
-    except (
-        StoppedError
-    ) as error:  # raised, it would end the other ranks, the first of which may still write a checkpoint
+    except StoppedError as error:
+        # raised, it would end the other ranks, the first of which may still write a checkpoint
         return Ended("stopped", str(error))
     if record.status == "failed" and "CUDA error" in record.reason:  # which is permanent in a process
         return Ended("died", f"its worker process cannot train any further stage: {record.reason}")

@@ -25,7 +25,7 @@ from harness.planning.runs import Plan
 from harness.specs import Run, Stage
 from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
 from harness.tasks.task import Task
-from harness.views.cells import Grid
+from harness.views.cells import CELL, Grid
 from harness.views.view import rendered, shown, with_spread
 from harness.wording import counted, escaped, in_points, value_text
 from harness.yaml_files import format_value
@@ -267,7 +267,7 @@ def scores_of(key: str, run: Run, task: Task, grid: Grid) -> list[dict[str, Any]
     """Of each column that a run fills: the `dataset` and `metric`, the `own` score of the run, and its `cell`, what to expect of the recipe, as the card shows it."""
     resolved, rows = grid.resolved, grid.results[(grid.results["key"] == key) & (grid.results["row"] == run.row)]
     own = rows.dropna(subset="test").drop_duplicates("column").set_index("column")["test"].to_dict()
-    counts = grid.counted.groupby(["size", "row", "column"]).size()
+    counts = grid.counted.groupby(CELL).size()
     found = []
     for name, column in ((name, column) for name, column in resolved.columns.items() if column.task == run.task):
         place = run.size, resolved.titles[run.row], name

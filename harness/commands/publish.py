@@ -8,7 +8,7 @@ import json
 import random
 import shlex
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -57,7 +57,7 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
     make.
     """
     plan, store, table = prepared.plan, prepared.store, prepared.resolved.table.name
-    recorded = store.records(prepared.plan.stages)
+    recorded = store.statuses(prepared.plan.stages).keys()
     if not recorded:
         raise UserError(f"publish: none of the {counted(len(plan.stages), 'stage')} is recorded in {store.shown}.")
     _check_folder(folder, store, recorded)
@@ -81,7 +81,7 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
     return Published(folder, count, len(grid.results), grid.complete)
 
 
-def _check_folder(folder: Path, store: Store, recorded: Mapping[str, Record]) -> None:
+def _check_folder(folder: Path, store: Store, recorded: Set[str]) -> None:
     """Raises UserError for a folder that cannot be read or holds anything else, and where records in it would be lost. `recorded`: what is to be published."""
     try:
         names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
@@ -91,7 +91,7 @@ def _check_folder(folder: Path, store: Store, recorded: Mapping[str, Record]) ->
         raise UserError(f"{folder}: holds {listed(others[:3])}, which is of no published table; name another folder.")
     for name in (name for name in (RECORDS_FILE, UNLABELLED_FILE) if is_published(str(folder), name)):
         # with other flags, without texts that runs depend on, or of a store that never had them
-        if lost := Store(str(folder / name), create=False).keys() - recorded.keys():
+        if lost := Store(str(folder / name), create=False).keys() - recorded:
             why = f"{counted(len(lost), 'record')} that would be lost, since {store.shown} lacks them or this plan does not make them"
             fix = f"publish with the flags in its {TABLE_FILE} after 'harness merge {shlex.quote(str(folder))}'"
             raise UserError(f"{folder}: holds {why}; {fix}, or into another folder.")

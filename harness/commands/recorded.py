@@ -26,6 +26,7 @@ from harness.planning.request import (
     from_json,
     has_rows,
     is_own,
+    names_joined,
     same_table,
 )
 from harness.planning.runs import Plan, best_run
@@ -343,14 +344,11 @@ def _words(request: Request, store: str | None) -> list[str]:
     for name in FIELDS:
         value = getattr(request, name)
         if value not in (None, False):
-            words += [flag_of(name)] if value is True else [flag_of(name), _listed(value)]
+            words += (
+                [flag_of(name)]
+                if value is True
+                else [flag_of(name), names_joined(value) if isinstance(value, tuple) else str(value)]
+            )
     for override in request.overrides:
         words += ["--set", override.text]
     return words + (["--store", store] if store else [])
-
-
-def _listed(value: Any) -> str:
-    """As a flag reads it: several values between commas."""
-    if not isinstance(value, tuple):
-        return str(value)
-    return ",".join('"{}"'.format(text.replace('"', '""')) if "," in text else text for text in map(str, value))

@@ -30,7 +30,7 @@ from harness.storage import Storage, weights_of
 from harness.store import Owner, Store, StoredRequest
 from harness.store.studies import begun_study
 from harness.tracking import Trackers, check_trackers
-from harness.views.study import Study, about
+from harness.views.study import BEST_FILE, Study, about
 
 if TYPE_CHECKING:
     import optuna
@@ -94,10 +94,6 @@ class Opened(PreparedStudy):
     stopped: str = ""
 
     def __post_init__(self) -> None:
-        self.read()
-
-    def read(self) -> None:
-        """Read the trials."""
         self.trials = trials_of(self.optuna, self.points, self.store)
 
     @property
@@ -135,7 +131,7 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
         where = f"{request.base.origin('encoder')} {','.join(encoders)}"
         raise UserError(f"{where}: a study is of one encoder; tune each by itself.")
     if request.out:
-        check_writable(Path(request.out).absolute() / "best.yaml")
+        check_writable(Path(request.out).absolute() / BEST_FILE)
     request = request.read()
     space = requested_space(request)
     prepared = prepare(space.bench(request.base, space.defaults), train=train)
@@ -195,7 +191,7 @@ def searched(
         trackers = Trackers(request.base.track, f"harness-{opened.name}", opened.store.url)
         if opened.remaining:
             run_trials(opened, show, deadline, partial(track_trial, opened, trackers, warn))
-            opened.read()
+            opened = replace(opened)  # with the trials as they are now
         for trial in opened.trials:
             track_trial(opened, trackers, warn, "ended", trial)
         yield opened, trackers
@@ -265,7 +261,7 @@ def _remember(opened: Opened, kind: str, trial: Trial) -> None:
     """Keep which runs a trial's stages are for, and the bench that runs its point."""
     if kind == "started":
         points, kept = opened.points, opened.prepared.kept
-        runs = [run for runs in points.runs(trial.point) for run in runs]
+        runs = points.runs_of([trial.point])
         opened.store.label(points.base.table.name, runs)
         settings = [override.text for override in points.space.bench(opened.request.base, trial.point).overrides]
         request = StoredRequest(kept.table, {**kept.values, "set": settings}, opened.name)

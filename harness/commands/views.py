@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +100,7 @@ def _benched_places(prepared: Prepared) -> set[Place]:
                 title = titles.get(label["row"], label["row"])
                 rows = [on_encoder(title, encoder) for encoder in mine or r.encoder_titles] or [title]
                 found |= {*product([int(label["size"])], rows, columns.get(label["task"], [label["task"]]))}
-    averaged, given = {column for _, _, column in found}, table.aggregate.average_over
-    if given is not None:
-        averaged &= {column for group in given for column in ((group,) if isinstance(group, str) else group)}
+    averaged = {*chain(*table.aggregate.groups({column for _, _, column in found}))}
     whole = {(size, row) for size, row, _ in found if all((size, row, column) in found for column in averaged)}
     return found | {(size, row, AVERAGE) for size, row in whole if len(averaged) > 1}
 
@@ -154,8 +152,8 @@ def differences_of(
     seals = store.seals(prepared.resolved.table.name)
 
     def follow(found: Sequence[Difference], named: str) -> tuple[str, set[int], str]:
-        rule, began = rule_of(grid, named, region, items), runs_began(store, plan.runs) if seals else {}
-        seal, planned, line = followed(grid, found, rule, plan.runs, seals, began)
+        rule, times = rule_of(grid, named, region, items), runs_began(store, plan.runs) if seals else {}
+        seal, planned, line = followed(grid, found, rule, plan.runs, seals, times)
         return seal.digest if seal else "", planned, line
 
     return differences(grid, against, region, unit=f"A test item is {said}.", follow=follow)

@@ -167,7 +167,6 @@ def _contexts(
     has the seed that the protocol makes of the table's."""
     task, protocol, length = table_data.tasks[name].task, protocol_named(resolved.protocol), resolved.max_length
     tests, made = tuple(table_data.tasks[name].tests.values()), []
-    prompt = task.cloze
     # Made once for all subsets of a size, and so is their canonical form.
     optim = cache(lambda phase, size, rows: resolved.optim(phase, size, rows, row, name))
     metric = resolved.selection_metric(name)
@@ -199,7 +198,7 @@ def _contexts(
             table_data.mlm_heads.get(row.encoder),
             Data(views, max_length=length, views=table_data.views) if (views := training.translated) else None,
             table_data.untranslated,
-            prompt,
+            task.cloze,
         )
         made += [(seed, replace(context, seed=protocol.training_seed(subset, seed))) for seed in resolved.seeds]
     return made

@@ -90,6 +90,11 @@ def names_in(value: Any) -> Any:
     return parts
 
 
+def names_joined(values: Iterable[Any]) -> str:
+    """Several values as a flag takes them, which `names_in` reads."""
+    return ",".join('"{}"'.format(text.replace('"', '""')) if "," in text else text for text in map(str, values))
+
+
 def _some(value: Any) -> Any:
     """As `names_in`, where a list without a value would mean nothing."""
     if isinstance(value, Sized) and not isinstance(value, str) and len(value) == 0:
@@ -296,9 +301,8 @@ def to_json(request: Request) -> dict[str, Any]:
     """What a store keeps of a request: everything that decides what is computed, and the folder that its paths start from."""
     given = {name: value for name in FIELDS if (value := getattr(request, name)) is not None}
     kept = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
-    kept |= (
-        {"encoder": ",".join(request.encoder)} if request.encoder else {}
-    )  # text, by which stored benches are told apart
+    if request.encoder:  # text, by which stored benches are told apart
+        kept["encoder"] = names_joined(request.encoder)
     return {"table": request.table, "folder": str(Path.cwd()), **kept, "set": [each.text for each in request.overrides]}
 
 

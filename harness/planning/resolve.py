@@ -86,7 +86,6 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     of_all, resolved_rows = _resolved_rows(table, preset, encoders, rows, chosen_tasks, patches)
     values = of_all[""]
     own_data = tasks and all(task in tasks and tasks[task].own for task in chosen_tasks)
-    pre_trained = any(row.pre_train for row in rows)
     given = {(each.override.row, each.override.key): each for each in patches if each.override in request.overrides}
     result = ResolvedTable(
         table=table,
@@ -103,7 +102,9 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         max_length=values["max_length"],
         selection_every=here.selection_every,
         mlm_head=MlmHead(**group_of(values, "mlm_head")),
-        pre_train=PreTrain(**group_of(values, "pre_train", PreTrain.model_fields)) if pre_trained else None,
+        pre_train=PreTrain(**group_of(values, "pre_train", PreTrain.model_fields))
+        if any(row.pre_train for row in rows)
+        else None,
         translator=here.translator if request.translator is None else request.translator,
         file=request.table if request.table.endswith(YAML) else "",
         protocol=request.protocol or table.protocol,

@@ -276,7 +276,7 @@ class ResolvedTable:
         """The rows without those of another system, whose method is none of ours."""
         return tuple(row for row in self.rows if all(part in METHODS for part in row.method.split("+")))
 
-    @property
+    @cached_property
     def titles(self) -> dict[str, str]:
         return {row.name: row.title for row in self.rows}
 
@@ -322,6 +322,10 @@ class ResolvedTable:
     @property
     def average_over(self) -> list[tuple[str, ...]]:
         return self.aggregate.groups(self.columns)
+
+    def made_of(self, column: str) -> list[str]:
+        """The columns that a cell is made of: itself, or those of Avg."""
+        return [*itertools.chain(*self.average_over)] if column == AVERAGE else [column]
 
     @property
     def averages(self) -> dict[str, tuple[str, ...]]:

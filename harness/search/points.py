@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal
+from typing import Literal, get_args
 
 from harness.errors import UserError
 from harness.planning.aggregation import mean
@@ -21,7 +21,8 @@ from harness.specs import SHARED_PHASES, Record, Run, Status
 from harness.tasks.metrics import METRICS
 from harness.tasks.task import Task
 
-State = Literal["running", "complete", "dropped", "failed"]
+State = Literal["complete", "dropped", "failed", "running"]
+STATES: tuple[State, ...] = get_args(State)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, takewhile
-from typing import Any, get_args
+from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 from harness.errors import UserError
 from harness.planning.request import Override
 from harness.scores import counted_records
-from harness.search.points import Points, ReplicateOutcome, State, Trial
+from harness.search.points import STATES, Points, ReplicateOutcome, State, Trial
 from harness.search.request import Point
 from harness.search.space import ResolvedSpace
 from harness.specs import digest_of, trained_again
@@ -133,7 +133,7 @@ def summary(study: optuna.Study) -> dict[str, Any]:
             ends[key_of(each.params)] = state, each.value if sound else None
     states = Counter(state for state, _ in ends.values())
     best = max((mean for _, mean in ends.values() if mean is not None), default=None)
-    return {state: states[state] for state in get_args(State)} | {
+    return {state: states[state] for state in STATES} | {
         "metric": (study.metric_names or [""])[0],
         "best": best,
     }

@@ -24,6 +24,7 @@ from scipy.special import chdtri, fdtri, stdtr, stdtrit
 
 Floats = NDArray[np.float64]
 
+INTERVAL_LEVEL = 0.95
 ROUNDING = 1e-9
 """On the metric's own scale: smaller differences are rounding errors of sums and count as zero."""
 
@@ -77,7 +78,7 @@ def t_inference(squares: MeanSquares) -> tuple[Floats, tuple[int, ...]]:
     return variances, tuple(degrees for _, degrees in parts)
 
 
-def half_width(variances: ArrayLike, degrees: Sequence[float], level: float = 0.95) -> Floats:
+def half_width(variances: ArrayLike, degrees: Sequence[float], level: float = INTERVAL_LEVEL) -> Floats:
     """Of the interval of a mean, (..., parts) -> (...): `variances` are independent estimates that add up to its squared standard error, each with
     its `degrees` of freedom.
 
@@ -112,7 +113,7 @@ def p_value(distance: ArrayLike, variances: ArrayLike, degrees: Sequence[float])
 
 
 def component_interval(
-    upper: Floats, lower: Floats, degrees: tuple[int, int], count: int, level: float = 0.95
+    upper: Floats, lower: Floats, degrees: tuple[int, int], count: int, level: float = INTERVAL_LEVEL
 ) -> tuple[Floats, Floats, Floats]:
     """(estimate, low, high) of the component in `upper`, which estimates it `count` times plus `lower`: (MS_subset - MS_residual) /
     seeds is the variance between subsets. Interval of Williams and Tukey; all cut at 0."""
@@ -125,7 +126,7 @@ def component_interval(
     return estimate, low, high
 
 
-def variance_interval(square: Floats, degrees: int, level: float = 0.95) -> tuple[Floats, Floats]:
+def variance_interval(square: Floats, degrees: int, level: float = INTERVAL_LEVEL) -> tuple[Floats, Floats]:
     """Of the variance that a mean square estimates, by chi-squared; assumes a normal distribution."""
     tail = (1 - level) / 2
     return degrees * square / float(chdtri(degrees, tail)), degrees * square / float(chdtri(degrees, 1 - tail))
@@ -142,7 +143,7 @@ class Items:
     degrees: tuple[int, ...]
     count: int
 
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
+    def interval(self, level: float = INTERVAL_LEVEL) -> tuple[float, float]:
         half = float(half_width(self.errors, self.degrees, level))
         return max(0.0, self.variance - half), max(0.0, self.variance + half)
 
@@ -206,17 +207,14 @@ def full_grid(pairs: Collection[tuple[int, int]]) -> tuple[list[int], list[int]]
     return best[1], best[2]
 
 
-LEVEL = 0.95
-
-
 def mean_interval(scores: ArrayLike) -> tuple[float, float] | None:
     """(subsets, seeds) -> the ends of the interval of their mean, crossed over both. None for a single run, and where scores do not vary."""
     values = np.asarray(scores, dtype=np.float64)
-    half, mean = float(half_width(*t_inference(mean_squares(values)), LEVEL)), float(values.mean())
+    half, mean = float(half_width(*t_inference(mean_squares(values)))), float(values.mean())
     return (mean - half, mean + half) if half else None
 
 
-def published_half_width(scores: ArrayLike, spread: ArrayLike | None, count: int, level: float = LEVEL) -> Floats:
+def published_half_width(scores: ArrayLike, spread: ArrayLike | None, count: int, level: float) -> Floats:
     """(..., subsets, seeds) -> (...): half the width of the interval of their mean minus a published mean. `spread`: (...) or one number, the standard
     deviation that was published with it; without one the published mean is taken to be as uncertain as this one. `count`: of its
     subsets (seeds where there is one subset), which are independent, as runs of one subset are not."""
@@ -246,7 +244,7 @@ class Difference:
 
 
 def difference(
-    differences: ArrayLike, region: float, items: ArrayLike | None = None, level: float = LEVEL
+    differences: ArrayLike, region: float, items: ArrayLike | None = None, level: float = INTERVAL_LEVEL
 ) -> Difference:
     """`differences`: (subsets, seeds), all finite. `region`: half the width of the region of practical equivalence around 0. `items`:
     (items, subsets, seeds), whose mean over items `differences` is: interval, p and equivalence then hold for other test sets too."""

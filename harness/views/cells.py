@@ -22,7 +22,7 @@ from harness.planning.aggregation import AVERAGE, mean, std
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow, on_encoder
 from harness.scores import PLACE, placed
-from harness.statistics.crossed import full_grid, mean_interval, published_half_width
+from harness.statistics.crossed import INTERVAL_LEVEL, full_grid, mean_interval, published_half_width
 from harness.tasks.metrics import METRICS
 
 Verdict = Literal["", "agrees", "higher", "lower", "incomplete", "not comparable"]
@@ -30,7 +30,6 @@ Place = tuple[int, str, str]
 """(size, row as printed, column)."""
 Answers = Mapping[tuple[int, str, str, int, int], NDArray[np.float64]]
 """What a run scores on each test item, by (size, configuration, column id, subset, seed)."""
-CONFIDENCE = 0.95
 CELL, REPLICATE = ["size", "row", "column"], ["subset", "seed"]
 
 
@@ -104,7 +103,7 @@ class Grid:
         configurations of a row count, replicates that lack one are left out: their mean would be of other configurations."""
         r, counted = self.resolved, self.counted
         if r.aggregate.select == "none" and len(r.printed_rows) < len(r.rows):
-            there = counted.groupby([*CELL, *REPLICATE])["configuration"].transform("size")
+            there = counted.groupby(PLACE)["configuration"].transform("size")
             rows = zip(counted["row"], counted["task"], strict=True)
             counted = counted[there == [len(r.configurations(row, task)) for row, task in rows]]
         by_run = counted.groupby(PLACE, sort=False)
@@ -121,7 +120,7 @@ class Grid:
     @property
     def compared(self) -> tuple[str, ...]:
         """The columns that are compared: the table's, and the mean over them where there are several."""
-        several = sum(map(len, self.resolved.average_over)) > 1
+        several = len(self.resolved.made_of(AVERAGE)) > 1
         return (*self.resolved.columns, *([AVERAGE] if several else []))
 
     @property
@@ -146,7 +145,7 @@ class Grid:
 
     def lowest(self, column: str) -> float:
         """The least score of a column's scale, whose highest is 1; of Avg, that of its columns."""
-        over = [*itertools.chain(*self.resolved.average_over)] if column == AVERAGE else [column]
+        over = self.resolved.made_of(column)
         return min(METRICS[self.metric(each)].worst for each in over)
 
     def interval(self, column: str, scores: NDArray[np.float64]) -> tuple[float, float] | None:
@@ -217,7 +216,7 @@ def aggregate(
 
 
 def has_average(resolved: ResolvedTable) -> bool:
-    return resolved.aggregate.average != "none" and sum(map(len, resolved.average_over)) > 1
+    return resolved.aggregate.average != "none" and len(resolved.made_of(AVERAGE)) > 1
 
 
 # --------------------------------------------------------------------------------------------------------------- runs
@@ -271,7 +270,7 @@ def _selected(resolved: ResolvedTable, done: pd.DataFrame) -> pd.DataFrame:
 
 def _with_averages(resolved: ResolvedTable, scores: pd.DataFrame, run: list[str]) -> pd.DataFrame:
     """Scores with those of Avg, one a `run` that is there in all of its columns; collapsed where one of them is."""
-    over, run = [*itertools.chain(*resolved.average_over)], ["size", "row", *run]
+    over, groups, run = resolved.made_of(AVERAGE), resolved.average_over, ["size", "row", *run]
     here = scores[scores["column"].isin(over)]
     here = here[here.groupby(run)["column"].transform("size") == len(over)]
     if here.empty:
@@ -279,7 +278,7 @@ def _with_averages(resolved: ResolvedTable, scores: pd.DataFrame, run: list[str]
     found: Any = here.groupby(run, sort=False).agg({"collapsed": "any", "hardware": _union})
     for name in ("dev", "test"):
         by_column: Any = here.pivot(index=run, columns="column", values=name).loc[found.index].to_dict("index").values()
-        found[name] = [mean([mean([of[c] for c in group]) for group in resolved.average_over]) for of in by_column]
+        found[name] = [mean([mean([of[c] for c in group]) for group in groups]) for of in by_column]
     every: pd.DataFrame = pd.concat([scores, found.reset_index().assign(column=AVERAGE)])
     return every.fillna({"configuration": ""})
 
@@ -309,7 +308,7 @@ def _summarised(resolved: ResolvedTable, cell: Cell, *parts: pd.DataFrame) -> Ce
     """A complete cell with its value, the mean over `parts`, and its spread over all their runs, which all count."""
     rule = resolved.aggregate
     scores = [score for runs in parts for score in rule.counted(runs)]
-    return replace(cell, value=mean([rule.value(runs) for runs in parts]), spread=std(scores, resolved.aggregate.ddof))
+    return replace(cell, value=mean([rule.value(runs) for runs in parts]), spread=std(scores, rule.ddof))
 
 
 def _mean_of_cells(
@@ -335,7 +334,7 @@ def _replicates(
 ) -> Cell:
     """The runs of an Avg, counted in replicates: one is done where all configurations of all its columns are."""
     size, row, _ = place
-    columns, replicates = [*itertools.chain(*resolved.average_over)], len(resolved.replicates_at(size))
+    columns, replicates = resolved.made_of(AVERAGE), len(resolved.replicates_at(size))
     at = (
         each[(each["size"] == size) & (each["row"] == row) & each["column"].isin(columns)]
         for each in (runs[runs["done"]], counted)
@@ -378,7 +377,7 @@ def _verdict(
     scores = counted.pivot(index="subset", columns="seed", values="test").to_numpy()
     table = resolved.table
     count = table.subsets if place[0] and table.subsets > 1 else len(table.seeds)
-    half = float(published_half_width(scores, paper_spread, count, 1 - (1 - CONFIDENCE) / family(resolved)))
+    half = float(published_half_width(scores, paper_spread, count, 1 - (1 - INTERVAL_LEVEL) / family(resolved)))
     if not half:
         return replace(cell, verdict="not comparable", why=("the runs have one score and no spread",))
     difference = cell.value - paper

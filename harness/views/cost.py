@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from harness.planning.aggregation import AVERAGE
 from harness.specs import Parent, Stage
 from harness.views.cells import Grid, on_grid
 from harness.views.view import DASH, Table, View, with_spread
@@ -52,7 +51,7 @@ def costs(grid: Grid, spent: pd.DataFrame, parameters: Mapping[str, float] = Map
     rejected = spent[~spent["counts"]].groupby(place)[OWN].sum()
     cells: list[dict[str, Any]] = []
     for size, column, row in itertools.product(r.sizes, grid.compared, r.printed_rows):
-        over = [*itertools.chain(*r.average_over)] if column == AVERAGE else [column]
+        over = r.made_of(column)
         tasks = [*dict.fromkeys((size, row, r.columns[name].task) for name in over)]
         of_cell = runs.get((size, row, column))
         if of_cell is None or not all(task in means.index for task in tasks):

@@ -19,6 +19,7 @@ import pandas as pd
 from harness.errors import UserError
 from harness.planning.aggregation import AVERAGE
 from harness.statistics.crossed import ROUNDING, difference, holm
+from harness.statistics.power import LEVEL
 from harness.tasks.protocols import protocol_named
 from harness.views.cells import (
     Grid,
@@ -35,7 +36,6 @@ from harness.views.figures import INK, look, panels_of
 from harness.views.view import DASH, Table, View, best
 from harness.wording import counted, in_points, listed, some_of, training_examples
 
-LEVEL = 0.05
 REGION = 0.01
 """Default half width of the region of practical equivalence: one point."""
 DECIDED = {"higher": "higher than", "lower": "lower than", "equivalent": "equivalent to"}

@@ -17,7 +17,7 @@ from harness.methods import METHODS
 from harness.planning.aggregation import AVERAGE
 from harness.planning.resolved import ResolvedTable
 from harness.planning.table import HOURS, SIZE, Figure
-from harness.views.cells import Grid, has_average
+from harness.views.cells import CELL, Grid, has_average
 from harness.views.view import View
 
 INK, MUTED = "#000000", "#57606a"
@@ -82,7 +82,7 @@ def points_of(grid: Grid) -> pd.DataFrame:
     several = len({*of_line.values()}) > 1
     columns = {name: (column.title, column.metric) for name, column in r.columns.items()}
     columns |= {AVERAGE: ("Avg", "average")} if has_average(r) else {}
-    ends = grid.counted.groupby(["size", "row", "column"])["test"].agg(["min", "max"]).T
+    ends = grid.counted.groupby(CELL)["test"].agg(["min", "max"]).T
     found: list[dict[str, Any]] = []
     for (name, titles), size, title in itertools.product(columns.items(), r.sizes, r.printed_rows):
         cell, row = grid.cells[size, title, name], r.printed_rows[title][0]

@@ -13,10 +13,10 @@ from typing import Any
 from harness.errors import UserError
 from harness.planning.aggregation import AVERAGE
 from harness.specs import Run, Stage
-from harness.statistics.power import POWER
+from harness.statistics.power import LEVEL, POWER
 from harness.store import StoredSeal
 from harness.views.cells import Grid, Place, reference_of
-from harness.views.differences import LEVEL, Difference
+from harness.views.differences import Difference
 from harness.views.power import resolutions
 from harness.wording import counted, in_points, listed
 
@@ -63,7 +63,7 @@ def _column(grid: Grid, column: str) -> dict[str, Any]:
     """What is scored in a column, and the tasks whose runs are in it."""
     columns = grid.resolved.columns
     if column == AVERAGE:
-        tasks = dict.fromkeys(columns[each].task for each in itertools.chain(*grid.resolved.average_over))
+        tasks = dict.fromkeys(columns[each].task for each in grid.resolved.made_of(AVERAGE))
         return {"metric": AVERAGE, "tasks": list(tasks)}
     spec = columns[column]
     return {"metric": spec.metric, "evaluation": spec.evaluation, "tasks": [spec.task]}
@@ -126,9 +126,10 @@ def followed(
         found = set()
         for k, c in enumerate(comparisons if rule.items() <= plan["rule"].items() else ()):
             size, column, rows = c["size"], c["column"], (c["row"], c["against"])
-            if {(size, row, column) for row in rows} <= places and plan["columns"][column] == _column(grid, column):
-                needed = itertools.product(rows, _column(grid, column)["tasks"], [size])
-                found |= {k} if others.isdisjoint(needed) else set()
+            spec, needed = _column(grid, column), {(size, row, column) for row in rows}
+            runs_needed = itertools.product(rows, spec["tasks"], [size])
+            if needed <= places and plan["columns"][column] == spec and others.isdisjoint(runs_needed):
+                found.add(k)
         return found
 
     intact = [(seal, follow(seal)) for seal in seals if seal.intact]

@@ -72,8 +72,7 @@ def _settings_of(resolved: ResolvedTable) -> Iterator[Setting]:
                 text = f"{len(points)} points of {varied(points)}{_on(resolved, tasks)}"
                 yield Setting(f"grid of {title}", text, *origin)
         else:
-            key = use.path.rpartition("recipe.")[2]
-            key = ".".join(key.split(".")[-2:]) if use.path.startswith(TASK_RECIPES) else key
+            key = ".".join(use.path.split(".")[-2:]) if use.path.startswith(TASK_RECIPES) else use.key
             on = _on(resolved, use.tasks) if use.tasks != resolved.tasks else ""
             yield Setting(key, _text(resolved, use) + on, *origin)
     for row in resolved.rows_of_one:

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import pandas as pd
 from harness.paths import without_folders
 from harness.planning.aggregation import mean, std, subset_means
 from harness.planning.recipe import Value
-from harness.search.points import Points, ReplicateOutcome, State, Trial, best_trial
+from harness.search.points import STATES, Points, ReplicateOutcome, Trial, best_trial
 from harness.tasks.metrics import METRICS
 from harness.views.view import DASH, Table, View, best, commands, folded, html_of, page, with_spread
 from harness.wording import counted, in_points, shortened, some_of, value_text
@@ -28,12 +28,12 @@ from harness.yaml_files import dumped
 if TYPE_CHECKING:
     import optuna
     from numpy.typing import NDArray
+BEST_FILE = "best.yaml"
 NO_BEST = "There is no best point: no point has all its replicates done."
 FEW = 20
 """With fewer points an importance is mostly chance."""
 SCREEN = 8
 """Points that a screen shows."""
-STATES: tuple[State, ...] = ("complete", "dropped", "failed", "running")
 Measured = dict[str, Any]
 """A `mean` over replicates and its `spread`: sd of the subsets' means, of the replicates where there is one subset."""
 
@@ -58,7 +58,7 @@ class Study:
         """What a column of means is called."""
         return f"dev {METRICS[self.points.metric].short}"
 
-    @property
+    @cached_property
     def ranked(self) -> list[Trial]:
         """Best first: eligible trials by their mean, complete ones with a failed replicate, dropped ones by their
         number of replicates, failed ones, running ones."""
@@ -69,7 +69,7 @@ class Study:
 
         return sorted(self.trials, key=place)
 
-    @property
+    @cached_property
     def best(self) -> Trial | None:
         """The eligible trial with the best mean."""
         return best_trial(self.trials)
@@ -79,7 +79,7 @@ class Study:
         """The trial of the point that is tried first, once it has begun."""
         return next((trial for trial in self.trials if trial.point == self.points.space.defaults), None)
 
-    @property
+    @cached_property
     def frame(self) -> pd.DataFrame:
         """One row a trial and replicate that has ended: trial, state, the values of its point, subset, seed, metric, value, status, reason, and
         what it cost."""
@@ -337,7 +337,7 @@ def study_page(
         values = ", ".join(f"{path} = {shown_value(study.best.point.get(path))}" for path in study.paths)
         score = f"{study.score} {_shown(study.measured(study.best.values))}"
         chosen = html_of((), [f"Trial {study.best.number}: {values}; {score}."])
-        chosen += folded("best.yaml", commands([without_folders(best_yaml.rstrip())]))
+        chosen += folded(BEST_FILE, commands([without_folders(best_yaml.rstrip())]))
     points = study_view(study)
     plots = "".join(view.html for view in pictures) + html_of((), map(without_folders, notes))
     made = commands(map(without_folders, again)) + html_of((), [f"{machine}." for machine in machines])
