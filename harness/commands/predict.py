@@ -209,7 +209,7 @@ def placed_rows(path: Path, columns: Sequence[str]) -> Iterator[Placed]:
         format_of(path, "--input")
         if not path.is_file():
             raise UserError(f"--input {path}: there is no such file.")
-    return text_rows(path, columns, "name another with --text")
+    return text_rows(path, columns, "name another with --text", whole=True)
 
 
 def format_of(path: Path, flag: str) -> str:

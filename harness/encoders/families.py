@@ -40,8 +40,8 @@ class Family:
     left out holds for a family of which nothing special is known.
 
     `layers`: the list of a packed family's layers, below the base model; empty: not packed. `layer`: None where the
-    layers are BERT's. `transform`: (dense, normalisation,
-    bias over the vocabulary, activation) of that head, which an auxiliary network copies; an empty activation is gelu.
+    layers are BERT's. `transform`: (dense, normalisation, bias over the vocabulary, activation) of its MLM head, which
+    an auxiliary network copies; an empty activation is gelu.
     `after_padding`: positions are numbered from `pad_token_id` + 1. `numbered`: they are passed to the model, which
     would take a padding id inside a text for padding. `own_positions`: what it has in place of absolute positions
     alone. `gated`: its feed-forward layers have three matrices. `relative_scores`: how many scores with relative

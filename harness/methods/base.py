@@ -137,7 +137,7 @@ def chain(steps: Sequence[Method], context: RunContext, start: Encoder | Parent 
                 base = Parent(stages[-1])
     reads_encoder = definition_of(spec).encoded
     init = _start(spec, base, context.mlm_head) if reads_encoder else NO_ENCODER
-    if (stages or start) and init == NO_ENCODER:
+    if (stages or start) and not reads_encoder:
         raise UserError(
             f"method {steps[-1].name} reads no encoder, so nothing can be trained before it; name it alone."
         )

@@ -87,9 +87,8 @@ class TfidfRegression(Fitted):
         # scikit-learn's own pattern has no words of one letter and no punctuation: a text may have nothing else.
         word = re.compile(r"(?u)\w+|[^\w\s]+")
         vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=word.pattern)
-        columns = [
-            at for at in range(features.shape[1]) if any(map(word.search, features[:, at]))
-        ]  # a text may be blank
+        # A text may be blank.
+        columns = [at for at in range(features.shape[1]) if any(map(word.search, features[:, at]))]
         return ColumnTransformer([(str(at), vectorizer, at) for at in columns], sparse_threshold=1.0)
 
 

@@ -43,9 +43,8 @@ def select_fixed(maskable: Array, lengths: Array, probability: float, uniforms: 
     `rounding` the expected count is probability * length. Elsewhere: L7, L8."""
     sequence = np.repeat(np.arange(len(lengths)), lengths)
     counts = (probability * lengths + rounding).astype(np.int64)
-    order = np.lexsort(
-        (uniforms, ~maskable, sequence)
-    )  # by sequence, in it maskable first, of these the smallest first
+    # By sequence, in it maskable first, of these the smallest first.
+    order = np.lexsort((uniforms, ~maskable, sequence))
     rank = np.arange(len(order)) - np.repeat(_starts(lengths), lengths)
     selected = np.zeros(len(order), dtype=np.bool_)
     selected[order] = rank < counts[sequence]

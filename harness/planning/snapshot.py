@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from harness.encoders import Located
 from harness.paths import without_folders
@@ -16,10 +16,38 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, Truncation
 from harness.planning.task_reader import Overlap
 from harness.specs import Encoder, Parent, RowSet, Stage
-from harness.tasks.task import FILES
+from harness.tasks.task import FILES, TASKS, PromptFile
 
 OF_ENCODER = ("encoder", "config", "contaminated", "lacks", "unread")
 """What of a `Located` is kept."""
+
+
+def _task_of(old: Mapping[str, Any]) -> Any:
+    """A task as earlier states wrote what a plan read of it."""
+    if not old["own"]:
+        return TASKS[old["name"]]
+    kept = ("name", "title", "columns", "label", "classes", "labels", "metrics", "version", "skip_bad_rows")
+    kind = {
+        "labels": dict(old["labels"]),
+        "spans": bool(old["spans"]),
+        "regression": not (old["classes"] or old["spans"]),
+    }
+    test = dict(old["tests"])["test"] if old["names_test"] else None
+    splits = {"train": old["train"], "validation": old["dev"], "test": test}
+    prompt = {name: each for name, each in (old["prompt"] or {}).items() if name in PromptFile.model_fields}
+    if prompt:
+        prompt["words"] = dict(zip(old["classes"] or old["label_range"], prompt["words"], strict=True))
+    return {name: old[name] for name in kept} | kind | {"splits": splits, "prompt": prompt or None}
+
+
+def _of_earlier_states(tasks: Any) -> Any:
+    try:
+        return {
+            name: each | {"task": _task_of(each["task"])} if "names_test" in each["task"] else each
+            for name, each in tasks.items()
+        }
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"no tasks of an earlier state: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -31,7 +59,7 @@ class PlanSnapshot:
     config: Mapping[str, Any]
     contaminated: tuple[str, ...]
     source: str
-    tasks: Mapping[str, TaskData]
+    tasks: Annotated[Mapping[str, TaskData], BeforeValidator(_of_earlier_states)]
     training: tuple[tuple[tuple[str, int, int, int, Augment | None], TrainingSet], ...]
     mlm_head: Parent | None
     corpora: tuple[tuple[tuple[float, float], RowSet], ...]

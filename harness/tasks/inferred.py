@@ -125,15 +125,12 @@ def task_yaml(task: Task, folder: Path) -> dict[str, Any]:
 
 def _beside(described: Description, option: Option) -> dict[str, str]:
     """The absolute paths of the files beside the labelled rows, all of which have to be there; `unlabelled` in any form that `open_corpus` takes."""
-    files = {key: text for key in FILES if (text := getattr(described, key, ""))}
-    if described.unlabelled.startswith(HUB):
-        files.pop("unlabelled")
-    for key, text in files.items():
-        if key == "unlabelled":
-            local_files(text, option(key))
-        else:
-            existing_file(named_path(text), option(key))
-    return {"unlabelled": described.unlabelled} | {key: str(named_path(text).absolute()) for key, text in files.items()}
+    text, given = described.unlabelled, {"dev": described.dev, "test": described.test}
+    found = {key: existing_file(named_path(file), option(key)) for key, file in given.items() if file}
+    if text and not text.startswith(HUB):
+        local_files(text, option("unlabelled"))
+        found["unlabelled"] = named_path(text)
+    return {"unlabelled": text} | {key: str(path.absolute()) for key, path in found.items()}
 
 
 def _stem(text: str) -> str:

@@ -68,7 +68,7 @@ def each_row(path: Path, wanted: Sequence[str] = (), fix: str = RENAME) -> Itera
     where a column is missing or appears twice.
     """
     if is_separated(path):
-        return _csv_rows(path, wanted)
+        return _csv_rows(path, wanted, fix)
     if unit_of(path) == "row":
         return _table_rows(path, wanted, fix)
     return (_squad if unit_of(path) == "question" else _objects)(path, wanted, fix)
@@ -83,11 +83,11 @@ def rows_of(path: Path, wanted: Sequence[str] = (), fix: str = RENAME) -> Iterat
 
 
 def text_rows(
-    path: Path, columns: Sequence[str], fix: str = RENAME, *, blank: bool = False
+    path: Path, columns: Sequence[str], fix: str = RENAME, *, blank: bool = False, whole: bool = False
 ) -> Iterator[tuple[str, dict[str, Any], tuple[str, ...]]]:
-    """(place, row, texts of the columns) of each row. Raises UserError as `rows_of` does, and for a null, for what is no text, and unless texts
-    may be `blank` for a row of blank ones."""
-    for line, row in rows_of(path):
+    """(place, row, texts of the columns) of each row, that of Parquet and Arrow `whole` or of these columns alone. Raises UserError as `rows_of` does,
+    and for a null, for what is no text, and unless texts may be `blank` for a row of blank ones."""
+    for line, row in rows_of(path, () if whole else columns, fix):
         place = place_of(path, line)
         if problem := missing(row, columns, fix) or problem_of(columns, row, blank=blank):
             raise UserError(f"{place}: {problem}")
@@ -104,7 +104,7 @@ def existing_file(path: Path, where: str, endings: Sequence[str] = LABELLED) -> 
     return path
 
 
-def missing(names: Iterable[str], wanted: Iterable[str], fix: str = RENAME) -> str:
+def missing(names: Iterable[str], wanted: Iterable[str], fix: str) -> str:
     """Which of the wanted columns is not among `names`; '' where none is missing."""
     lacking = next((column for column in wanted if column not in names), None)
     if lacking is None:
@@ -112,7 +112,7 @@ def missing(names: Iterable[str], wanted: Iterable[str], fix: str = RENAME) -> s
     return f"there is no column '{lacking}'.{hint(lacking, names)} Its columns are {', '.join(names) or 'none'}; {fix}."
 
 
-def _check_header(path: Path, names: Sequence[str], wanted: Sequence[str], fix: str = RENAME) -> None:
+def _check_header(path: Path, names: Sequence[str], wanted: Sequence[str], fix: str) -> None:
     twice = next((column for column in wanted or names if names.count(column) > 1), None)
     if problem := missing(names, wanted, fix) or (twice and f"column '{twice}' appears twice; rename or drop one."):
         raise UserError(f"{path}: {problem}")
@@ -194,7 +194,7 @@ def _squad(path: Path, wanted: Sequence[str], fix: str) -> Iterator[tuple[int, d
     return ((number, missing(row, wanted, fix) or row) for number, row in enumerate(rows, 1))
 
 
-def _csv_rows(path: Path, wanted: Sequence[str]) -> Iterator[tuple[int, dict[str, str] | str]]:
+def _csv_rows(path: Path, wanted: Sequence[str], fix: str) -> Iterator[tuple[int, dict[str, str] | str]]:
     """(line on which it begins, fields by the header's names) of each row, all with as many fields as the header. A line without a character
     is no row. The separator of `.tsv` is the tab; that of `.csv` is what Excel's 'sep=;' states, else what separates its header."""
     csv.field_size_limit(FIELD_CHARACTERS)
@@ -217,12 +217,12 @@ def _csv_rows(path: Path, wanted: Sequence[str]) -> Iterator[tuple[int, dict[str
                 raise csv.Error("a quoted text goes over several lines and holds tabs, so its file may not quote")
             if row and not header:
                 header = [name.strip() for name in row]
-                _check_header(path, header, wanted)
+                _check_header(path, header, wanted, fix)
             elif row and len(row) == len(header):
                 yield line, dict(zip(header, row, strict=True))
             elif row:
-                fix = f"put a text with {SEPARATORS[separator]} or line breaks in double quotes"
-                yield line, f"{len(row)} fields under a header of {len(header)}; {fix}."
+                quotes = f"put a text with {SEPARATORS[separator]} or line breaks in double quotes"
+                yield line, f"{len(row)} fields under a header of {len(header)}; {quotes}."
             line = end + 1  # a quoted text may go over several
     except csv.Error as error:
         raise UserError(f"{path}, line {line}: is not CSV ({error}); correct its quotes, or write JSONL.") from None

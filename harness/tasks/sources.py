@@ -131,8 +131,9 @@ class TextSource:
         """A file, or a folder with a file for each split; None for what is on the hub or in a package."""
         if task.data:
             return None if task.data.startswith(HUB) else Path(task.data)
-        here = self._folder and (not task.package or (self._folder / task.name).is_dir())
-        return self._folder / task.name if self._folder and here else None
+        if self._folder and (not task.package or (self._folder / task.name).is_dir()):
+            return self._folder / task.name
+        return None
 
     def _published(self, task: Task) -> HubData:
         """A task's data set on the hub, by the task's own names of its splits."""

@@ -175,8 +175,7 @@ class Task(Strict):
             return values
         said = {key: value for key, value in values.items() if value is not None}
         label = Spans.label_column if said.get("spans") is True else Kind.label_column
-        found = _of_snapshot(values) if {"own", "names_test"} <= values.keys() else {"label": label, **said}
-        return {"title": str(found.get("name") or "data")[:60], **found}
+        return {"title": str(said.get("name") or "data")[:60], "label": label, **said}
 
     @model_validator(mode="after")
     def _fits(self) -> Task:
@@ -217,24 +216,6 @@ class Task(Strict):
             yield ["remove_overlap"], "there are no unlabelled texts; add unlabelled"
 
 
-def _of_snapshot(old: Mapping[str, Any]) -> dict[str, Any]:
-    """A task as earlier states wrote what a plan read of it."""
-    if not old["own"]:
-        return TASKS[old["name"]].model_dump()
-    kept = ("name", "title", "columns", "label", "classes", "labels", "metrics", "version", "skip_bad_rows")
-    kind = {
-        "labels": dict(old["labels"]),
-        "spans": bool(old["spans"]),
-        "regression": not (old["classes"] or old["spans"]),
-    }
-    test = dict(old["tests"])["test"] if old["names_test"] else None
-    splits = {"train": old["train"], "validation": old["dev"], "test": test}
-    prompt = {name: each for name, each in (old["prompt"] or {}).items() if name in PromptFile.model_fields}
-    if prompt:
-        prompt["words"] = dict(zip(old["classes"] or old["label_range"], prompt["words"], strict=True))
-    return {name: old[name] for name in kept} | kind | {"splits": splits, "prompt": prompt or None}
-
-
 def load_user_task(path: str | Path) -> Task:
     """A task of the user's own from a YAML file; docs/data.md has its keys. Paths in it are from its folder, and nothing need be there yet.
 
@@ -254,8 +235,9 @@ class _BuiltIns(Strict):
     tasks: tuple[Task, ...]
 
 
-TASKS: Mapping[str, Task] = {}
-TASKS = {each.name: each for each in load_yaml(Path(__file__).with_name("tasks.yaml"), _BuiltIns).tasks}
+TASKS: Mapping[str, Task] = {
+    each.name: each for each in load_yaml(Path(__file__).with_name("tasks.yaml"), _BuiltIns).tasks
+}
 
 
 def task_named(name: str) -> Task:

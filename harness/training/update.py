@@ -60,10 +60,8 @@ class Update(ForwardBackward):
         # A captured update reads the rate from the device. A number is exact in double precision, which a CPU keeps.
         self._rate = torch.tensor(optim.lr, device=device) if self.block else None
         rate, betas = optim.lr if self._rate is None else self._rate, (optim.beta1, optim.beta2)
-        groups, capturable = decay_groups(self.trained, optim), device.type == "cuda"
-        self.optimizer = torch.optim.AdamW(
-            groups, lr=rate, betas=betas, eps=optim.eps, fused=True, capturable=capturable
-        )
+        groups, on_gpu = decay_groups(self.trained, optim), device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(groups, lr=rate, betas=betas, eps=optim.eps, fused=True, capturable=on_gpu)
 
     def __call__(self, batch: Batch, step: int, rate: float) -> dict[str, Tensor]:
         """Returns this rank's summands of the loss and the terms, without gradient."""
