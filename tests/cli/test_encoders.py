@@ -146,7 +146,7 @@ def test_python_takes_a_list_and_a_folder_is_found_from_another_one(
     values = {"tasks": "sst2", "data": "data", "sizes": 20, "methods": "ft", "set": {"max_length": 64}}
     found = api.plan("few_shot", encoder=["bert", Path("roberta")], **values)
     assert set(found.runs["row"]) == {"FT on bert", "FT on roberta"}
-    stored = to_json(Request("few_shot", encoder="bert,new:tiny"))
+    stored = to_json(Request("few_shot", encoder='bert,new:tiny,"new:a,b"'))
     (folder / "elsewhere").mkdir()
     monkeypatch.chdir(folder / "elsewhere")
-    assert from_json(stored).encoder == (str(folder / "bert"), "new:tiny")
+    assert from_json(stored).encoder == (str(folder / "bert"), "new:tiny", "new:a,b")
