@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 
-from harness.contract import Subject
+from harness.commands.contract import Subject
 from harness.encoders.families import FAMILIES, family_of
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import TextEncoder, load_encoder

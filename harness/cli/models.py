@@ -127,7 +127,7 @@ def init(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> int:
     """Print each law that does not hold, and how many do. 0: all do."""
-    from harness.contract import check as outcomes  # imports torch
+    from harness.commands.contract import check as outcomes  # imports torch
 
     if not args.file.endswith(PYTHON):
         raise UserError(f"check {args.file}: name a Python file (.py) that defines a method.")

@@ -14,12 +14,12 @@ from harness.cli.request import recalled
 from harness.cli.terminal import Stream, print_lines, print_view, say
 from harness.commands.glue_submission import write_submissions
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
+from harness.commands.tracking import check_trackers
 from harness.commands.train import trackers_of
 from harness.commands.views import VIEWS, WITH_TEXTS, caption_of, differences_of, grid_of, page_of, with_other_system
 from harness.errors import UserError
 from harness.paths import named_path, replace_file
 from harness.planning.request import Request
-from harness.tracking import check_trackers
 from harness.views.view import View, page
 
 ENDINGS = {".txt": "text", ".md": "md", ".tex": "latex", ".htm": "html"}

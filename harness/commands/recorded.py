@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from harness.commands.prepare import Prepared, lacking, name_of_task, prepare, prepare_recorded
+from harness.commands.tracking import history
 from harness.errors import UserError, masked, unknown
 from harness.methods import METHODS, known_methods
 from harness.paths import PYTHON
@@ -36,7 +37,6 @@ from harness.specs import Record, RowSet, Run, Stage
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.store.records import predicted_by
 from harness.tasks.task import TASKS
-from harness.tracking import history
 from harness.wording import some_of
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.commands.prepare import Prepared, prepare, storage_of
+from harness.commands.tracking import Trackers, check_trackers
 from harness.commands.train import Show, check_machine, deadline_of, session_of, tokenised_of, translated, unshown
 from harness.errors import UserError
 from harness.paths import check_writable, without_folders
@@ -29,7 +30,6 @@ from harness.specs import SHARED_PHASES
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store, StoredRequest
 from harness.store.studies import begun_study
-from harness.tracking import Trackers, check_trackers
 from harness.views.study import BEST_FILE, Study, about
 
 if TYPE_CHECKING:

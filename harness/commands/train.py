@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from harness.commands.prepare import Prepared, check_work, prepare, storage_of
+from harness.commands.tracking import Trackers, check_trackers
 from harness.encoders import Located
 from harness.errors import UserError
 from harness.execution import Execution, WorkerSetup
@@ -21,7 +22,6 @@ from harness.specs import NO_ENCODER, Data, Record, RowSet, Run, digest_of
 from harness.storage import Storage, weights_of
 from harness.store import Store
 from harness.tasks.translation import translate
-from harness.tracking import Trackers, check_trackers
 from harness.wording import counted
 
 if TYPE_CHECKING:

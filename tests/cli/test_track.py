@@ -58,7 +58,7 @@ def test_a_bench_goes_on_without_its_tracker_and_the_next_command_catches_up(
 def test_an_unknown_or_missing_tracker_is_refused_before_anything(
     harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.tracking.find_spec", lambda name: None)
+    monkeypatch.setattr("harness.commands.tracking.find_spec", lambda name: None)
     for command in ("bench --table few_shot", "report --table few_shot", "tune ft"):
         said = harness(f"{command} --track wandb")
         missing = "--track wandb: the package wandb is not installed; run pip install 'glue-harness[wandb]'."

@@ -14,7 +14,7 @@ from gpu.models import BATCH, CPU, SEED, SHAPES, Setting, Trained, built, inputs
 from gpu.replay import Replay
 from torch import Tensor
 
-from harness.contract import BrokenLawError, a_gpu_may_repeat_its_operators, made
+from harness.commands.contract import BrokenLawError, a_gpu_may_repeat_its_operators, made
 from harness.encoders.models.batch import parts, staged
 from harness.errors import StoppedError
 from harness.objectives.base import TrainingObjective

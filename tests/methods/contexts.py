@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from harness.contract import CONTEXT
+from harness.commands.contract import CONTEXT
 from harness.methods import METHODS, Method, RunContext, definition_of, hyperparameters, mlm_head_stage
 from harness.methods import chain as chained
 from harness.specs import Optim, Parent, RowSet, Stage

@@ -13,7 +13,7 @@ import tiny
 import torch
 from methods.contexts import alternatives, chain, effective_with, every_hyperparameter
 
-from harness.contract import OF_OBJECTIVE, Subject, seen, unread
+from harness.commands.contract import OF_OBJECTIVE, Subject, seen, unread
 from harness.encoders.tokens.cloze import ClozeExamples
 from harness.methods import DEFINITIONS, Method, definition_of, objective
 from harness.objectives.base import embedding_std

@@ -14,6 +14,7 @@ from requested import resolve_table
 from views.runs import OWNER, commit
 
 from harness.commands.study import track_trial
+from harness.commands.tracking import KEY, Tracked, Trackers, check_trackers
 from harness.encoders import HeadTraining, Located
 from harness.errors import UserError
 from harness.planning.runs import Plan, make_plan
@@ -21,7 +22,6 @@ from harness.search.points import Trial
 from harness.specs import Encoder, Record, Stage
 from harness.store import Store
 from harness.tasks.metrics import score
-from harness.tracking import KEY, Tracked, Trackers, check_trackers
 
 HISTORY: list[dict[str, Any]] = [
     {
@@ -57,7 +57,7 @@ def trackers(store: Store, plan: Plan, *names: str) -> Trackers:
 
 def recorded_in(patch: pytest.MonkeyPatch, **writes: Callable[[Tracked, str, Path], str]) -> None:
     """Let these be the trackers that there are."""
-    patch.setattr("harness.tracking.TRACKERS", {name: ("json", write) for name, write in writes.items()})
+    patch.setattr("harness.commands.tracking.TRACKERS", {name: ("json", write) for name, write in writes.items()})
 
 
 def failed_then_done(store: Store, stage: Stage, between: Callable[[], Any]) -> None:
@@ -268,6 +268,6 @@ def test_a_folder_of_runs_is_no_package(workdir: Path, monkeypatch: pytest.Monke
     """W&B writes to ./wandb, which Python takes for a package without code where it starts from that folder."""
     (workdir / "only_a_folder").mkdir()
     monkeypatch.syspath_prepend(str(workdir))
-    monkeypatch.setattr("harness.tracking.TRACKERS", {"x": ("only_a_folder", None)})
+    monkeypatch.setattr("harness.commands.tracking.TRACKERS", {"x": ("only_a_folder", None)})
     with pytest.raises(UserError, match="only_a_folder is not installed"):
         check_trackers(["x"], "track")

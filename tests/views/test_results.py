@@ -137,7 +137,7 @@ def test_where_scores_are_computed() -> None:
     predictions also for trackers."""
     package, called = Path(harness.__file__).parent, re.compile(r"(?<!\w)(?<!def )score\(")
     users = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if called.search(path.read_text())}
-    assert users == {"scores.py", "training/loop.py", "training/result.py", "tracking.py"}
+    assert users == {"scores.py", "training/loop.py", "training/result.py", "commands/tracking.py"}
 
 
 # ------------------------------------------------------------------------------------------------------ hardware
