@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import platform
+import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 ASK_SECONDS = 5.0
 """The time between two questions of a process whether it is to stop."""
 FETCH_SECONDS = 300.0
+COLLECTIVE = timedelta(seconds=600)
+"""How long a rank waits for the others to join, and for what another has to send."""
 MORE_ROOM = (
     "free some space below /tmp/ray, or give the store more memory (RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION=0.5 in the "
     f"environment, --object-store-memory of 'ray start'); {KEPT}."
@@ -284,16 +289,37 @@ def train(
 
 def _train_rank(given: dict[str, Any]) -> Record | Ended:
     """In each rank of a worker group, to which Ray Train shows the GPUs of all ranks of its node."""
-    item, setup, vocabulary, references, ledger = given["given"]
+    import torch
+    from ray.train.torch import get_device
+
+    item, setup, vocabulary, references, ledger, backend = given["given"]
     stop_when_asked(ledger)
     setup = prepared(setup)
     if setup.device == "cuda":
-        import torch
-        from ray.train.torch import get_device
-
         torch.cuda.set_device(get_device())
         setup = replace(setup, device=str(get_device()))
+    _join(backend if torch.cuda.is_available() else "gloo")
     return train(item, setup, vocabulary, fetched(references), ledger)
+
+
+def _join(backend: str) -> None:
+    """Join the process group of the ranks. Its store is on the address that Ray uses; Ray Train's would be on all addresses of the machine."""
+    import psutil
+    from ray.train import get_context
+    from ray.train.collective import broadcast_from_rank_zero
+    from torch.distributed import TCPStore, init_process_group  # type: ignore[attr-defined]
+
+    rank, size, here = get_context().get_world_rank(), get_context().get_world_size(), ray.util.get_node_ip_address()
+    # gloo would take the address of the host's name, which Debian maps to the loopback
+    for interface, addresses in psutil.net_if_addrs().items():
+        if any(each.address == here for each in addresses):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    family = socket.AF_INET6 if ":" in here else socket.AF_INET
+    listener = socket.create_server((here, 0), family=family) if rank == 0 else None
+    address, port = broadcast_from_rank_zero(listener and listener.getsockname()[:2])
+    opened: dict[str, Any] = {"master_listen_fd": listener.detach()} if listener else {}
+    store = TCPStore(address, port, size, rank == 0, timeout=COLLECTIVE, **opened)
+    init_process_group(backend, store=store, rank=rank, world_size=size, timeout=COLLECTIVE)
 
 
 class WorkerProcess:
@@ -327,39 +353,29 @@ class WorkerProcess:
         return Ended(record.status if ours else "elsewhere", record.reason)
 
     def record(self, item: Item, vocabulary: Vocabulary, references: list[Any]) -> Record | Ended:
-        """Train under Ray Train: in its local mode, which costs a third of a millisecond, or by a worker group."""
-        from ray.train import ScalingConfig
-        from ray.train.torch import TorchTrainer
-
-        logging.getLogger("ray.train").setLevel(logging.ERROR)
+        """Train in this process, or by a worker group."""
         if self._execution.num_workers > 1:
             return self.record_of_group(item, vocabulary, references)
-
-        def alone() -> Record | Ended:
-            return train(item, self._setup, vocabulary, fetched(references), self._ledger)
-
-        found: Record | Ended = TorchTrainer(alone, scaling_config=ScalingConfig(num_workers=0)).fit().return_value
-        return found
+        return train(item, self._setup, vocabulary, fetched(references), self._ledger)
 
     def record_of_group(self, item: Item, vocabulary: Vocabulary, references: list[Any]) -> Record | Ended:
         from fsspec.implementations.memory import MemoryFileSystem
         from pyarrow.fs import FSSpecHandler, PyFileSystem
         from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchTrainer
+        from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-        from harness.cluster.process_group_backend import ProcessGroupConfig
-
+        logging.getLogger("ray.train").setLevel(logging.ERROR)
         execution = self._execution
+        # NCCL refuses two ranks that share a GPU
         backend = "cpu:gloo,cuda:nccl" if execution.gpus_per_run >= 1 else "gloo"
-        trainer = TorchTrainer(
+        trainer = DataParallelTrainer(  # whose ranks join by themselves
             _train_rank,
-            train_loop_config={"given": (item, self._setup, vocabulary, references, self._ledger)},
+            train_loop_config={"given": (item, self._setup, vocabulary, references, self._ledger, backend)},
             scaling_config=ScalingConfig(
                 num_workers=execution.num_workers,
                 use_gpu=execution.gpus_per_run > 0,
                 resources_per_worker=execution.resources,
             ),
-            torch_config=ProcessGroupConfig(backend),
             run_config=RunConfig(
                 storage_path="group",
                 storage_filesystem=PyFileSystem(FSSpecHandler(MemoryFileSystem())),  # a killed process leaves no file
@@ -397,8 +413,9 @@ Worker: Any = ray.remote(WorkerProcess)
 def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, **options: Any) -> Any:
     """`options`: of the actor."""
     if execution.num_workers > 1:
-        # Ray Train's cleaner of placement groups would ask the Ray that this machine started last
-        options["runtime_env"] = {"env_vars": {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}}
+        # Ray Train's cleaner of placement groups would ask the Ray that this machine started last; NCCL's ranks see each other's GPUs
+        address = ray.get_runtime_context().gcs_address
+        options["runtime_env"] = {"env_vars": {"RAY_ADDRESS": address, "TRAIN_ENABLE_SHARE_CUDA_VISIBLE_DEVICES": "1"}}
         options["num_cpus"] = 0
     else:
         options |= {"num_cpus": execution.cpus_per_run, "num_gpus": execution.gpus_per_run}
