@@ -130,7 +130,7 @@ class HarnessTrial(tune.Trainable):
         statuses, ended = self._ask("ended", [stage.key for run in runs for stage in run.stage.chain])
         broken = {key for key in ended & statuses.keys() if statuses[key][0] != "done"}
         left = tuple(run for run in runs if broken.isdisjoint(stage.key for stage in run.stage.chain))
-        plan = Plan(points.base, "", left, (), points.table_data, ())
+        plan = Plan(points.base, points.table_data, left)
         items, _ = work(plan, statuses, cache(storage.exists), self._retry)
         for item in items:
             item.name = f"trial {self._number}: {item.name}"

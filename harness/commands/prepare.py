@@ -335,7 +335,7 @@ def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepa
     tasks = None if request.tasks is None else tuple(read.files.get(Path(text).name, text) for text in request.tasks)
     request = _of_preset(table, request)
     named = replace(request, tasks=tasks, sizes=request.sizes or (None if table.sizes else read.sizes))
-    known = {name: data.task for part in read.parts for name, data in part.tasks.items() if data.task.own}
+    known = {name: each.task for name, each in read.data.tasks.items() if each.task.own}
     plan = remade(resolve(table, named, {**TASKS, **known}), read)
     files = {name: read.files[name] for name in (Path(text).name for text in own)}
     return None if plan is None else _with_work(request, files, plan, store)

@@ -68,7 +68,7 @@ def caption_of(prepared: Prepared) -> Caption:
     records = store.records(plan.stages)
     return Caption(
         len({run.stage.key for run in plan.runs}),
-        plan.source,
+        plan.table_data.source,
         example_counts(plan),
         hardware(records.values()),
         (*plan_notes(plan), *starts_elsewhere_sentences(plan, records)),

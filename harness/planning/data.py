@@ -6,6 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer
+from pydantic_core import from_json, to_json
 
 from harness.encoders import Located, adapted
 from harness.errors import UserError
@@ -54,22 +58,40 @@ class TrainingSet:
 
 
 @dataclass(frozen=True)
+class Overlap:
+    """Overlap of an evaluation set with training text. `most`: rows with a shared text, the largest number over the training
+    sets; `rows`: all rows."""
+
+    training: str
+    evaluation: str
+    most: int
+    rows: int
+
+
+READ = BeforeValidator(lambda key: from_json(key) if isinstance(key, str) else key)
+WRITTEN = PlainSerializer(lambda key: to_json(key).decode())
+"""How JSON has a key that is no text: as one."""
+
+
+@dataclass(frozen=True)
 class TableData:
     """The data of a table: enough to make its runs for any hyperparameters without reading again.
 
     `training` by (task, size, subset, number of texts, 0 for its own, augmentation); `located`: encoders by the names that rows have for them;
     `mlm_heads`: where stages that use an MLM head start from instead; `corpora` of pre-training by fraction; `views` and `untranslated` of the
-    translation; `unaugmented`: why training sets cannot be augmented so.
+    translation; `unaugmented`: why training sets cannot be augmented so; `source`: where the tasks were read.
     """
 
     tasks: Mapping[str, TaskData]
-    training: Mapping[tuple[str, int, int, int, Augment | None], TrainingSet]
+    training: Mapping[Annotated[tuple[str, int, int, int, Augment | None], READ, WRITTEN], TrainingSet]
     located: Mapping[str, Located]
     mlm_heads: Mapping[str, Parent]
     corpora: Mapping[float, RowSet]
     views: int
     untranslated: str
-    unaugmented: Mapping[Augment | None, str] = field(default_factory=dict)
+    unaugmented: Mapping[Annotated[Augment | None, READ, WRITTEN], str] = field(default_factory=dict)
+    source: str = ""
+    overlaps: tuple[Overlap, ...] = ()
 
 
 def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, ...], tuple[tuple[str, str, str], ...]]:

@@ -19,7 +19,7 @@ from harness.methods import definition_of, mlm_head_stage
 from harness.planning.data import TableData, TaskData, TrainingSet, runs_of
 from harness.planning.recipe import Augment
 from harness.planning.resolved import ResolvedTable
-from harness.planning.task_reader import Overlap, TaskReader
+from harness.planning.task_reader import TaskReader
 from harness.specs import UNRESOLVED, Optim, Parent, Record, RowSet, Run, Stage, Status, trained_again
 from harness.tasks.corpora import CORPORA, Corpus, part_name
 from harness.tasks.rows import Rows
@@ -53,11 +53,9 @@ class Plan:
     first; `untranslated`: rows to be back-translated before anything is trained; `unread`: why tasks could not be read."""
 
     resolved: ResolvedTable
-    source: str
-    runs: tuple[Run, ...]
-    skipped: tuple[tuple[str, str, str], ...]
     table_data: TableData
-    overlaps: tuple[Overlap, ...]
+    runs: tuple[Run, ...]
+    skipped: tuple[tuple[str, str, str], ...] = ()
     library: dict[str, Rows] = field(default_factory=dict)
     corpora: tuple[Corpus, ...] = ()
     untranslated: Mapping[Translator, tuple[Rows, ...]] = field(default_factory=dict)
@@ -194,13 +192,18 @@ def make_plan(
     if corpus and corpus.rows <= COMPARED_TEXTS and corpus.digest not in {rows.digest for rows in prose.values()}:
         prose[corpus.name] = Rows(tuple((text,) for text in corpus.texts()))
     places = dict.fromkeys(source.describe(found.task) for found in tasks.values()) if source else ["not read"]
+    overlaps = tuple(overlap for reader in readers.values() for overlap in reader.overlaps(prose))
+    read: dict[str, Any] = {
+        "tasks": dict(tasks),
+        "training": dict(training),
+        "source": "; ".join(places),
+        "overlaps": overlaps,
+    }
     return Plan(
-        resolved=resolved,
-        source="; ".join(places),
-        runs=runs,
-        skipped=skipped,
-        table_data=replace(table_data, tasks=dict(tasks), training=dict(training)),
-        overlaps=tuple(overlap for reader in readers.values() for overlap in reader.overlaps(prose)),
+        resolved,
+        replace(table_data, **read),
+        runs,
+        skipped,
         library=library,
         corpora=tuple(corpora.values()),
         untranslated={translator: tuple(rows.values()) for translator, rows in untranslated.items()},

@@ -2,28 +2,73 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic import BaseModel, ValidationError, model_validator
 
-from harness.encoders import Located
 from harness.paths import without_folders
-from harness.planning.data import TableData, TaskData, TrainingSet, runs_of
-from harness.planning.recipe import Augment, EncoderSettings
+from harness.planning.data import READ, WRITTEN, TableData, runs_of
+from harness.planning.recipe import EncoderSettings
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, Truncation
-from harness.planning.task_reader import Overlap
-from harness.specs import Encoder, Parent, RowSet, Stage
+from harness.specs import Stage
 from harness.tasks.task import FILES, TASKS, PromptFile
 
-OF_ENCODER = ("encoder", "config", "contaminated", "lacks", "unread")
-"""What of a `Located` is kept."""
+
+class Snapshot(BaseModel, defer_build=True):
+    """Of a whole plan. `files`: the names of the user's own tasks by those of their files; `read_under`: for each encoder what the table said
+    that the data depend on, by the name under which a user sets it; of paths the last part alone."""
+
+    sizes: tuple[int, ...]
+    files: Mapping[str, str]
+    read_under: Mapping[str, Mapping[str, Any]]
+    data: TableData
+    truncations: Mapping[Annotated[tuple[str, str], READ, WRITTEN], Truncation]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_states(cls, body: Any) -> Any:
+        try:
+            return body if "data" in body else _joined(body)
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"no snapshot of an earlier state: {error}") from None
+
+    @classmethod
+    def of(cls, body: Any) -> Snapshot | None:
+        """None for what another version wrote."""
+        try:
+            return cls.model_validate(body)
+        except ValidationError:
+            return None
+
+
+def _joined(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A snapshot of earlier states, which kept the data once for each encoder."""
+    first, parts = body["parts"][0], {part["read_under"]["encoder"]: part for part in body["parts"]}
+    of_encoder = ("encoder", "config", "contaminated", "lacks", "unread")
+    data = {name: first[name] for name in ("views", "untranslated", "source", "overlaps")} | {
+        "tasks": {name: each | {"task": _task_of(each["task"])} for name, each in first["tasks"].items()},
+        "training": {json.dumps(key): each for key, each in first["training"]},
+        "located": {
+            name: {"folder": None, "head_training": None} | {key: part[key] for key in of_encoder if key in part}
+            for name, part in parts.items()
+        },
+        "mlm_heads": {name: part["mlm_head"] for name, part in parts.items() if part["mlm_head"]},
+        "corpora": {fraction: rows for (_, fraction), rows in first["corpora"]},
+        "unaugmented": {json.dumps(augment): why for augment, why in first["unaugmented"]},
+    }
+    truncations = {(name, task): each for name in parts for task, each in parts[name].get("truncations", {}).items()}
+    read_under = {name: part["read_under"] for name, part in parts.items()}
+    return {**body, "read_under": read_under, "data": data, "truncations": truncations}
 
 
 def _task_of(old: Mapping[str, Any]) -> Any:
     """A task as earlier states wrote what a plan read of it."""
+    if "names_test" not in old:
+        return old
     if not old["own"]:
         return TASKS[old["name"]]
     kept = ("name", "title", "columns", "label", "classes", "labels", "metrics", "version", "skip_bad_rows")
@@ -40,82 +85,28 @@ def _task_of(old: Mapping[str, Any]) -> Any:
     return {name: old[name] for name in kept} | kind | {"splits": splits, "prompt": prompt or None}
 
 
-def _of_earlier_states(tasks: Any) -> Any:
-    try:
-        return {
-            name: each | {"task": _task_of(each["task"])} if "names_test" in each["task"] else each
-            for name, each in tasks.items()
-        }
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"no tasks of an earlier state: {error}") from None
-
-
-@dataclass(frozen=True)
-class PlanSnapshot:
-    """Under one encoder. The mappings of `TableData` whose keys are no text are pairs here. `read_under`: what the table said that this depends
-    on, by the name under which a user sets it; of paths the last part alone. What stands last has a default: earlier states kept less."""
-
-    encoder: Encoder
-    config: Mapping[str, Any]
-    contaminated: tuple[str, ...]
-    source: str
-    tasks: Annotated[Mapping[str, TaskData], BeforeValidator(_of_earlier_states)]
-    training: tuple[tuple[tuple[str, int, int, int, Augment | None], TrainingSet], ...]
-    mlm_head: Parent | None
-    corpora: tuple[tuple[tuple[float, float], RowSet], ...]
-    views: int
-    untranslated: str
-    unaugmented: tuple[tuple[Augment | None, str], ...]
-    read_under: Mapping[str, Any]
-    overlaps: tuple[Overlap, ...]
-    lacks: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
-    truncations: Mapping[str, Truncation] = field(default_factory=dict)
-
-
-class Snapshot(BaseModel, defer_build=True):
-    """Of a whole plan, by encoder. `files`: the names of the user's own tasks by those of their files."""
-
-    sizes: tuple[int, ...]
-    files: Mapping[str, str]
-    parts: tuple[PlanSnapshot, ...]
-
-    @classmethod
-    def of(cls, body: Any) -> Snapshot | None:
-        """None for what another version wrote."""
-        try:
-            return cls.model_validate(body)
-        except ValidationError:
-            return None
-
-
 def snapshot(plan: Plan, files: Mapping[str, str]) -> Snapshot:
     """What a plan read, all of which is at hand. `files`: see `Snapshot`."""
-    data, resolved = plan.table_data, plan.resolved
-    own = {name: each.task for name, each in data.tasks.items()}
-    for name, task in own.items():
-        own[name] = task.model_copy(update={key: without_folders(getattr(task, key)) for key in FILES})
-    shared: dict[str, Any] = {
-        "source": plan.source,
-        "overlaps": plan.overlaps,
-        "tasks": {name: replace(each, task=own[name]) for name, each in data.tasks.items()},
-        "training": tuple(data.training.items()),
-        "corpora": tuple(((0.0, fraction), rows) for fraction, rows in data.corpora.items()),
-        "views": data.views,
-        "untranslated": without_folders(data.untranslated),
-        "unaugmented": tuple((augment, without_folders(why)) for augment, why in data.unaugmented.items()),
-    }
-    parts = [
-        PlanSnapshot(
-            **{each: getattr(data.located[name], each) for each in OF_ENCODER},
-            mlm_head=data.mlm_heads.get(name),
-            read_under=_read_under(resolved, name),
-            truncations={task: found for (encoder, task), found in plan.truncations.items() if encoder == name},
-            **shared,
-        )
-        for name in resolved.encoders
-    ]
-    return Snapshot(sizes=resolved.sizes, files=files, parts=tuple(parts))
+    data, names, tasks = plan.table_data, {name: without_folders(name) for name in plan.resolved.encoders}, {}
+    for name, each in data.tasks.items():
+        of_files = {key: without_folders(getattr(each.task, key)) for key in FILES}
+        tasks[name] = replace(each, task=each.task.model_copy(update=of_files))
+    located = {names[name]: replace(each, folder=None, head_training=None) for name, each in data.located.items()}
+    kept = replace(
+        data,
+        tasks=tasks,
+        located=located,
+        mlm_heads={names[name]: head for name, head in data.mlm_heads.items()},
+        untranslated=without_folders(data.untranslated),
+        unaugmented={augment: without_folders(why) for augment, why in data.unaugmented.items()},
+    )
+    return Snapshot(
+        sizes=plan.resolved.sizes,
+        files=files,
+        read_under={short: _read_under(plan.resolved, name) for name, short in names.items()},
+        data=kept,
+        truncations={(names[name], task): found for (name, task), found in plan.truncations.items()},
+    )
 
 
 def _read_under(resolved: ResolvedTable, encoder: str) -> dict[str, object]:
@@ -133,44 +124,31 @@ def _read_under(resolved: ResolvedTable, encoder: str) -> dict[str, object]:
 def remade(resolved: ResolvedTable, read: Snapshot) -> Plan | None:
     """The plan of a table from what another one read, without texts; None where that one read other data. Raises UserError as `make_plan`
     does for what is wrong in the table."""
-    parts = {
-        name: part
-        for name in resolved.encoders
-        for part in read.parts
-        if _read_under(resolved, name).items() <= part.read_under.items()
-    }
-    first = next(iter(parts.values()), None)
-    if first is None or len(parts) < len(resolved.encoders):
-        return None
-    table_data = TableData(
-        tasks={name: first.tasks[name] for name in resolved.tasks if name in first.tasks},
-        training=dict(first.training),
-        located={
-            name: Located(folder=None, head_training=None, **{each: getattr(part, each) for each in OF_ENCODER})
-            for name, part in parts.items()
-        },
-        # It was read by its fields, of which the code of an objective is one that no store gives.
+    data, names = read.data, {name: without_folders(name) for name in resolved.encoders}
+    for name, short in names.items():
+        if not _read_under(resolved, name).items() <= read.read_under.get(short, {}).items():
+            return None
+    kept = replace(
+        data,
+        tasks={name: data.tasks[name] for name in resolved.tasks if name in data.tasks},
+        located={name: data.located[short] for name, short in names.items()},
+        # They were read by their fields, of which the code of an objective is one that no store gives.
         mlm_heads={
             name: replace(head, stage=Stage.from_json(head.stage.to_json()))
-            for name, part in parts.items()
-            if (head := part.mlm_head)
+            for name, short in names.items()
+            if (head := data.mlm_heads.get(short))
         },
-        corpora={fraction: rows for (_, fraction), rows in first.corpora},
-        views=first.views,
-        untranslated=first.untranslated,
-        unaugmented=dict(first.unaugmented),
+        overlaps=tuple(each for each in data.overlaps if each.evaluation.partition("/")[0] in resolved.tasks),
     )
     try:
-        runs, skipped = runs_of(resolved, table_data)
+        runs, skipped = runs_of(resolved, kept)
     except KeyError:  # a task, a size, a subset or a part of a corpus that was not read
         return None
-    overlaps = dict.fromkeys(each for part in parts.values() for each in part.overlaps)
-    of_tasks = tuple(each for each in overlaps if each.evaluation.partition("/")[0] in resolved.tasks)
-    plan = Plan(resolved, first.source, runs, skipped, table_data, of_tasks)
+    plan = Plan(resolved, kept, runs, skipped)
     plan.truncations = {
-        (encoder, name): found
-        for encoder, part in parts.items()
-        for name, found in part.truncations.items()
-        if name in resolved.tasks
+        (name, task): found
+        for name, short in names.items()
+        for (encoder, task), found in read.truncations.items()
+        if encoder == short and task in resolved.tasks
     }
     return plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from harness.errors import NotAtHand, UserError
-from harness.planning.data import TaskData, TrainingSet
+from harness.planning.data import Overlap, TaskData, TrainingSet
 from harness.planning.recipe import Augment
 from harness.planning.resolved import ResolvedTable
 from harness.specs import UNRESOLVED, RowSet
@@ -25,17 +25,6 @@ UNKNOWN_ROWS = 10_000
 TYPICAL_CHARS = {"cola": 41, "sst2": 60, "mrpc": 238, "qqp": 120, "stsb": 115, "mnli": 180, "qnli": 220, "rte": 310}
 TYPICAL_CHARS |= {"amazon_polarity": 410, "yelp_polarity": 728}
 """Typical text lengths of tasks: what a plan assumes for data that are not at hand."""
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """Overlap of an evaluation set with training text. `most`: rows with a shared text, the largest number over the training
-    sets; `rows`: all rows."""
-
-    training: str
-    evaluation: str
-    most: int
-    rows: int
 
 
 @dataclass

@@ -143,12 +143,12 @@ def overlap_sentences(plan: Plan) -> Iterator[str]:
     found = [
         f"{overlap.most} of {overlap.rows:,} rows of {overlap.evaluation} share a text with "
         f"{named.get(overlap.training, f'the corpus {overlap.training}')}"
-        for overlap in plan.overlaps
+        for overlap in plan.table_data.overlaps
         if overlap.most
     ]
     largest = [*plan.table_data.corpora.values()][:1]  # the others are parts of it
     unread = [corpus for corpus in largest if corpus.resolved and corpus.rows > COMPARED_TEXTS]
-    if not found and plan.overlaps:
+    if not found and plan.table_data.overlaps:
         found.append(f"no dev or test text of this table is part of the {'other ' if unread else ''}training text")
     found += [f"not looked for in the {corpus.rows:,} texts of {corpus.name}" for corpus in unread]
     yield from (f"Overlap: {sentence}." for sentence in found)

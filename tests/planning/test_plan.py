@@ -240,7 +240,7 @@ def test_what_is_not_at_hand_is_named(few_shot: Plan) -> None:
     made = plan("few_shot", methods=("ft", "tapt"), **{**ONE, "tasks": ("mnli",)})
     names = ("train-n20-subset0", "dev", "matched", "mismatched", "train-n20-subset0-texts")
     assert made.unresolved == ("encoder roberta-base", *(f"data mnli/{name}" for name in names))
-    assert (made.source, made.library, made.overlaps) == ("not read", {}, ())
+    assert (made.table_data.source, made.library, made.table_data.overlaps) == ("not read", {}, ())
     # 7 tasks x (15 training sets with and without labels + dev + test), MNLI's second test set, the encoder
     assert len(few_shot.unresolved) == 7 * (2 * 15 + 2) + 1 + 1
 
@@ -254,7 +254,7 @@ def absent(error: type[Exception] = NotAtHand) -> Any:
 def test_a_source_without_the_files_gives_the_plan_of_no_source() -> None:
     made = make_plan(resolve_table("few_shot", "paper", **ONE), absent(), ROBERTA)
     assert list(made.stages) == list(plan("few_shot", **ONE).stages)
-    assert made.source == "nowhere"
+    assert made.table_data.source == "nowhere"
     assert "data sst2/dev" in made.unresolved
 
 
@@ -336,19 +336,19 @@ def test_a_users_task(tmp_path: Path) -> None:
     made = make_plan(resolved, open_source(tmp_path), ROBERTA, user_tasks={"reviews": task})
     assert made.unresolved == ("encoder roberta-base",)
     assert (len(made.runs), len(made.stages)) == (8, 12)
-    assert made.source.startswith(f"folder {tmp_path.name}, reviews (rows ")
+    assert made.table_data.source.startswith(f"folder {tmp_path.name}, reviews (rows ")
     assert {(r.stage.data.num_labels, r.stage.selection) for r in made.runs} == {(3, Selection("accuracy", 100))}
     dev, test = made.tasks["reviews"].dev, made.tasks["reviews"].tests["test"]
     assert (dev.rows, test.rows, dev.name) == (72, 28, "reviews/dev")
     assert made.tasks["reviews"].note == ""  # the paper has no effect on it
-    assert [(s.training, s.evaluation, s.rows) for s in made.overlaps] == [
+    assert [(s.training, s.evaluation, s.rows) for s in made.table_data.overlaps] == [
         ("training sets", "reviews/dev", 72),
         ("training sets", "reviews/test", 28),
     ]
     # on the full training set the text in common is counted
     full = resolve_table("full_size", "paper", {**TASKS, "reviews": task}, tasks=("reviews",))
     whole = make_plan(full, open_source(tmp_path), ROBERTA, user_tasks={"reviews": task})
-    assert sum(s.most for s in whole.overlaps) == 1
+    assert sum(s.most for s in whole.table_data.overlaps) == 1
     costed = make_plan(resolved, None, ROBERTA, user_tasks={"reviews": task})
     assert costed.stage_flops(costed.runs[0].stage) > 0, "without a source its cost is still estimated"
 
