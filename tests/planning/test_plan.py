@@ -73,23 +73,6 @@ def test_methods_that_the_table_has_no_row_for_get_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (
-            {"methods": ("taco",), "set": ("taco.contrast_group=80",)},
-            "contrast_group 80 is larger than the batch of 8; set taco.contrast_group to 8 or less",
-        ),
-        ({"methods": ("scl+cmlm",)}, "only the last method may use labels"),
-    ],
-)
-def test_what_cannot_be_is_said_before_anything_trains(overrides: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError) as caught:
-        plan("few_shot", **overrides)
-    assert words in str(caught.value)
-    assert str(caught.value).count("\n") == 0
-
-
-@pytest.mark.parametrize(
     ("method", "shape", "words"),
     [
         ("electra", {"model_type": "mpnet"}, "an auxiliary network cannot be made of MPNet's layers"),
