@@ -82,7 +82,7 @@ class TrainingObjective(nn.Module):
     def masked_term(self, logits: Tensor, batch: Batch) -> Tensor:
         """The MLM loss of the predicted tokens [M, V]."""
         self.measure("mlm_accuracy", accuracy, logits, batch)
-        return masked_lm(logits, batch["targets"], batch.counted)
+        return masked_lm(logits, batch.at_predicted("targets"), batch.counted)
 
     def counts(self, batch: Batch) -> dict[str, float]:
         """The number of things that each term is a mean over in this batch: the weight of a micro-batch."""
@@ -119,8 +119,7 @@ class TrainingObjective(nn.Module):
         """FLOPs of a training step."""
         of_all = (batch.main or batch).tokens.lengths.astype(np.float64)
         lengths = batch.tokens.lengths[: batch.size].astype(np.float64)
-        predicted = len(batch.predicted.get("where", ()))
-        size = StepSize(lengths.sum(), (lengths**2).sum(), of_all.sum(), (of_all**2).sum(), predicted)
+        size = StepSize(lengths.sum(), (lengths**2).sum(), of_all.sum(), (of_all**2).sum(), batch.num_predicted)
         return float(self.params.flops(self.encoder.shape, size))
 
 
@@ -150,7 +149,7 @@ def embedding_std(features: Tensor) -> Tensor:
 
 def accuracy(logits: Tensor, batch: Batch) -> Tensor:
     """The share of the predicted tokens [M, V] that are right."""
-    right = (logits.detach().argmax(dim=1) == batch["targets"]).float()
+    right = (logits.detach().argmax(dim=1) == batch.at_predicted("targets")).float()
     return right.mean() if batch.counted is None else (right * batch.counted).sum() / batch.counted.sum()
 
 

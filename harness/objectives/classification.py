@@ -244,7 +244,7 @@ class LabelWords(CrossEntropy):
 
     def step_flops(self, batch: Batch) -> float:
         """A word of each sequence is predicted."""
-        return super().step_flops(replace(batch, predicted={"where": batch.owner}))
+        return super().step_flops(replace(batch, placed={"predicted": np.ones(len(batch.tokens))}))
 
     def targets(self, labels: NDArray[Any], tokens: Tokens) -> NDArray[Any]:
         return self.kind.word_targets(labels)

@@ -57,20 +57,19 @@ class MaskedText(TrainingObjective):
     def batch(self, first: Tokens, predicted: NDArray[np.bool_], ids: NDArray[Any], num_views: int = 1) -> Batch:
         """From view 0, its `predicted` positions [T0], and the corrupted ids of `num_views` views of it, one view after another."""
         copies = np.tile(np.arange(len(first)), num_views)
-        tokens, where = replace(first.take(copies), ids=ids), np.flatnonzero(predicted)
-        return Batch(tokens, copies, predicted=predicted_at(first, where))
+        return Batch(replace(first.take(copies), ids=ids), copies, placed=predicting(first, predicted))
 
     def counts(self, batch: Batch) -> dict[str, float]:
-        return {"masked_lm": len(batch.predicted["where"])}
+        return {"masked_lm": batch.num_predicted}
 
     def token_term(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Of the states [M, d] of the predicted tokens."""
         return self.masked_term(self.encoder.mlm_logits(hidden), batch)
 
 
-def predicted_at(tokens: Tokens, where: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """Arrays of the tokens [M] whose ids are predicted."""
-    return {"where": where, "targets": tokens.ids[where].astype(np.int64)}
+def predicting(tokens: Tokens, predicted: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+    """Arrays of tokens [T] of which some are predicted."""
+    return {"predicted": predicted, "targets": tokens.ids.astype(np.int64)}
 
 
 class MaskedLM(MaskedText):
@@ -162,20 +161,20 @@ class TokenAlignment(MaskedText):
             draw(name).random((*shape, self.params.num_negatives)) for name in ("negatives_row", "negatives_column")
         )
         negatives = sample_negatives(tokens.lengths, *drawn, group=self.params.contrast_group)
-        anchors = np.arange(shape[1]) < tokens.lengths[:, None]
-        if self.params.concentrated:
-            anchors[anchors] = selected
         # Relative to a token's own sequence, so that a part of a batch has the same. A pair without a position is none.
         negatives[..., 0] -= np.where(negatives[..., 1] < 0, -1, np.arange(len(tokens))[:, None, None])
-        placed = {"positives": positives, "negatives": negatives, "anchors": anchors}
-        return replace(self.batch(tokens, selected, ids), placed=placed)
+        real = np.arange(shape[1]) < tokens.lengths[:, None]
+        placed = {"positives": positives[real], "negatives": negatives[real]}
+        placed["anchors"] = selected if self.params.concentrated else np.ones_like(selected)
+        batch = self.batch(tokens, selected, ids)
+        return replace(batch, placed={**batch.placed, **placed})
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         hidden, embedded = self.encoder.forward_with_embeddings(batch)
         around, states = batch.whole or batch, hidden
         if batch.gather:
             states, embedded = batch.gather(torch.stack([hidden, embedded], dim=1)).unbind(dim=1)
-        positives, negatives, anchors = around["positives"], around["negatives"], around["anchors"]
+        positives, negatives, anchors = (around.padded(around[name]) for name in ("positives", "negatives", "anchors"))
         own = torch.arange(len(negatives), device=negatives.device)[:, None, None, None]
         negatives = torch.cat([negatives[..., :1] + own, negatives[..., 1:]], dim=3)
         h, e, real = around.padded(states), around.padded(embedded), around.real

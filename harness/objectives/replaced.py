@@ -19,7 +19,7 @@ from harness.methods.coco_lm import CocoLm
 from harness.methods.electra import Auxiliary as AuxiliaryMethod
 from harness.objectives.base import Draw, TrainingObjective, draw_linear, embedding_std, mean_over_groups
 from harness.objectives.losses import corrective_lm, masked_lm, replaced_token_detection, sequence_contrastive
-from harness.objectives.masked import all_but_first, predicted_at
+from harness.objectives.masked import all_but_first, predicting
 from harness.objectives.masking import crop, select_fixed
 
 
@@ -49,26 +49,22 @@ class AuxiliaryMaskedLM(TrainingObjective):
     def parts(self) -> dict[str, Tensor]:
         return {} if self.auxiliary is None else self.auxiliary.parts()
 
-    def mask(self, tokens: Tokens, draw: Draw) -> tuple[NDArray[np.int64], Tokens]:
-        """(masked positions [M], the tokens with the mask there)."""
+    def mask(self, tokens: Tokens, draw: Draw) -> tuple[NDArray[np.bool_], Tokens]:
+        """(which tokens are masked [T], the tokens with the mask there)."""
         assert self.vocabulary.mask_id is not None
         rounding, uniforms = draw("mask_count").random(len(tokens)), draw("mask", 0).random(len(tokens.ids))
         selected = select_fixed(all_but_first(tokens), tokens.lengths, self.params.p_m, uniforms, rounding)
-        where = np.flatnonzero(selected)
-        ids = tokens.ids.copy()
-        ids[where] = self.vocabulary.mask_id
-        return where, replace(tokens, ids=ids)
+        return selected, replace(tokens, ids=np.where(selected, np.int32(self.vocabulary.mask_id), tokens.ids))
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
-        tokens = examples.tokens
-        where, masked = self.mask(tokens, draw)
-        return Batch(masked, examples.owner, predicted=predicted_at(tokens, where))
+        selected, masked = self.mask(examples.tokens, draw)
+        return Batch(masked, examples.owner, placed=predicting(examples.tokens, selected))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         return {"auxiliary_mlm": self.masked_term(self.auxiliary_logits(batch), batch)}
 
     def counts(self, batch: Batch) -> dict[str, float]:
-        return {"auxiliary_mlm": len(batch.predicted["where"])}
+        return {"auxiliary_mlm": batch.num_predicted}
 
     def auxiliary_logits(self, batch: Batch) -> Tensor:
         """[M, V]: the auxiliary network's at the masked positions, with dropout while it trains."""
@@ -113,21 +109,23 @@ class ReplacedTokens(AuxiliaryMaskedLM):
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
         """The masked view, whose main sequences are the texts, followed by their crops where they are contrasted. The ids at the masked positions are
-        `replacements`, or samples of the auxiliary network's distribution at `uniforms`."""
+        `drawn`, or samples of the auxiliary network's distribution at these uniforms."""
         tokens, crop_ratio = examples.tokens, self.params.crop
-        where, masked = self.mask(tokens, draw)
-        predicted = predicted_at(tokens, where)
-        if self.auxiliary is None:
-            predicted["replacements"] = draw("random_replacement").integers(0, self.vocabulary.size, len(where))
+        selected, masked = self.mask(tokens, draw)
+        count, words = np.count_nonzero(selected), self.auxiliary is None
+        drawn: NDArray[Any] = np.zeros(len(selected), np.int64 if words else np.float64)
+        if words:
+            drawn[selected] = draw("random_replacement").integers(0, self.vocabulary.size, count)
         else:
-            predicted["uniforms"] = draw("replacement").random(len(where))
+            drawn[selected] = draw("replacement").random(count)
+        placed = {**predicting(tokens, selected), "drawn": drawn}
         main, owner = tokens, examples.owner
         if crop_ratio:
             kept, lengths = crop(tokens.lengths, crop_ratio, draw("crop").random(len(tokens)))
             offsets = np.concatenate([[0], np.cumsum(lengths)])
             main = joined(tokens, Tokens(tokens.ids[kept], tokens.types[kept], tokens.special[kept], offsets))
             owner = np.tile(owner, 2)
-        return Batch(masked, examples.owner, predicted=predicted, main=Batch(main, owner))
+        return Batch(masked, examples.owner, placed=placed, main=Batch(main, owner))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         params, terms, logits = self.params, dict[str, Tensor](), None
@@ -149,7 +147,7 @@ class ReplacedTokens(AuxiliaryMaskedLM):
         return terms
 
     def counts(self, batch: Batch) -> dict[str, float]:
-        tokens, words = len(batch.tokens.ids), len(batch.predicted["where"])
+        tokens, words = len(batch.tokens.ids), batch.num_predicted
         lm = tokens if self.params.lm == "all_token" else words
         return {"auxiliary_mlm": words, "rtd": tokens, "lm": lm, "contrast": len(batch.tokens)}
 
@@ -158,7 +156,7 @@ class ReplacedTokens(AuxiliaryMaskedLM):
         `logits`: as in `sample`."""
         assert batch.main is not None
         main, where, size = batch.main, batch["where"], len(batch.ids)
-        replacements = batch["replacements"] if self.auxiliary is None else self.sample(batch, logits)
+        replacements = batch.at_predicted("drawn") if self.auxiliary is None else self.sample(batch, logits)
         original = main.ids[:size]
         if batch.counted is not None:
             replacements = torch.where(batch.counted, replacements, original.index_select(0, where))
@@ -171,7 +169,7 @@ class ReplacedTokens(AuxiliaryMaskedLM):
         distribution at the batch's uniforms: a stream of its own decides, not torch's generator. `logits` [M, V]: of the pass that trains the
         network, dropout included (ELECTRA); None for a pass without dropout (COCO-LM 3.3)."""
         assert self.auxiliary is not None
-        where, uniforms, training = batch["where"], batch["uniforms"], self.auxiliary.training
+        where, uniforms, training = batch["where"], batch.at_predicted("drawn"), self.auxiliary.training
         self.auxiliary.eval()
         states = self.auxiliary(batch, where) if logits is None else logits
         drawn = [torch.empty(0, dtype=torch.long, device=where.device)]

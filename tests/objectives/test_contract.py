@@ -83,8 +83,8 @@ def test_flops_are_what_the_plan_counted(kind: str, name: str, folders: dict[str
     views, spec = one.batch(), tiny.OBJECTIVES[name]
     length = int(one.examples.tokens.lengths[0])
     assert set(one.examples.tokens.lengths) == {length}
-    if "where" in views.predicted:
-        spec = replace(spec, params={**spec.params, "p_m": len(views.predicted["where"]) / (9 * length)})
+    if "predicted" in views.placed:
+        spec = replace(spec, params={**spec.params, "p_m": views.num_predicted / (9 * length)})
     expected = definition_of(spec).step_flops(tiny.shape_of(kind), 9, length)
     flops = one.module.step_flops(views)
     rounded = {"crop_ratio", "token_prediction"} & {key for key, value in spec.params.items() if value}

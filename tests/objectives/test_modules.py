@@ -44,7 +44,7 @@ class TestViews:
             assert first.any()
             again[masking] = (first & further).any()
             assert not (first | further)[tokens.special].any()
-            assert not len(views.predicted["where"])
+            assert not views.num_predicted
             terms = module(views.on(CPU))
             assert terms.keys() == {"contrast"}
             assert module.loss(terms).item() == pytest.approx(0.5 * terms["contrast"].item())

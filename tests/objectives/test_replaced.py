@@ -36,7 +36,10 @@ class TestSampling:
         with torch.no_grad():
             law = module.auxiliary.logits(module.auxiliary(given)[where]).double().softmax(dim=1)[0]
         module.auxiliary.train()
-        return replace(given, arrays={**given.arrays, "where": where.expand(len(uniforms)), "uniforms": uniforms}), law
+        arrays = {**given.arrays, "where": where.expand(len(uniforms)), "drawn": uniforms}
+        found = replace(given, arrays=arrays)
+        vars(found)["at_predicted"] = found.__getitem__
+        return found, law
 
     @pytest.mark.parametrize("name", ["electra-narrow", "coco_lm"])
     def test_frequencies_follow_the_distribution(self, name: str, bert: Path) -> None:
@@ -90,11 +93,12 @@ class TestSampling:
         assert len(passes) == 1
         laws = passes[0].detach().double().softmax(dim=1).tolist()
         expected = []
-        for law, u in zip(laws, views.predicted["uniforms"].tolist(), strict=True):
+        where = np.flatnonzero(views.placed["predicted"])
+        for law, u in zip(laws, views.placed["drawn"][where].tolist(), strict=True):
             below = np.cumsum(law)
             expected.append(next(word for word, total in enumerate(below) if total > u * below[-1]))
-        assert main.ids[views.predicted["where"]].tolist() == expected
-        cross_entropy = nn.functional.cross_entropy(passes[0], torch.from_numpy(views.predicted["targets"]))
+        assert main.ids[where].tolist() == expected
+        cross_entropy = nn.functional.cross_entropy(passes[0], torch.from_numpy(views.placed["targets"][where]))
         assert terms["auxiliary_mlm"].item() == pytest.approx(cross_entropy.item(), rel=1e-6)
 
 

@@ -86,7 +86,7 @@ class TestOneStep:
         step, ((batch, wanted),) = made[0], asked  # the views after it are measured
         assert len(whole) == 1
         size = optim.batch_size * views
-        tokens, masked = int(step.tokens.lengths.sum()), len(step.predicted.get("where", ()))
+        tokens, masked = int(step.tokens.lengths.sum()), step.num_predicted
         assert len(step.tokens) == len(batch.first) == size
         assert len(batch.ids) == tokens < size * int(step.tokens.lengths.max())  # else there were nothing to pad
         if objective.uses_mlm_head:

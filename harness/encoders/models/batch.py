@@ -1,8 +1,8 @@
 """A batch: what a step reads of some examples, from `prepare` to the loss. On the host it is cut into micro-batches; on a device it has tensors by name.
 
 On a CPU sequences are packed end to end, so that linear layers see no padding; attention restores a padded layout. A GPU takes blocks, which have
-few shapes: there padding costs less than the waits and sums that packing needs. Shapes: S sequences, T tokens in all, of a block of width L padding
-included (T = S L), M predicted tokens, B examples.
+few shapes: there padding costs less than the waits and sums that packing needs. Shapes: B examples, S sequences, T tokens in all, of a block of width L
+padding included (T = S L), M predicted tokens.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Gather = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Batch:
-    """`tokens`: the sequences that the encoder reads, in its order, with their (corrupted) ids, and `owner` [S] the example of each. `sequences` [S, ...]: of each sequence. `predicted` [M, ...]: of each predicted token of the first sequences of the examples, which
-    stand before all others; `where` among them, its place in `tokens`, ascending. `placed` [B, L, ...]: of each token of those sequences, False or -1 at
-    padding. `main`: other sequences that the encoder reads instead. `whole`, `gather`: in a micro-batch whose contrast group is cut, the whole batch,
-    and what a forward pass calls at most once for the states of the others.
+    """`tokens`: the sequences that the encoder reads, in its order, with their (corrupted) ids, and `owner` [S] the example of each. `sequences` [S, ...]: of
+    each sequence. `placed`: of each token of the examples' first sequences, which stand before all others, so that those of some examples are one slice; where
+    tokens are predicted, booleans `predicted` and `targets` among them. `main`: other sequences that the encoder reads instead. `whole`, `gather`: in a
+    micro-batch whose contrast group is cut, the whole batch, and what a forward pass calls at most once for the states of the others.
 
     `arrays`, once it is laid out: all of these by name; `ids`, `types`, `positions` [T], `first` [S], the places of first tokens, and `mask` [S, 1, 1, L], true
-    at real tokens, where there is padding; of packed sequences `slots` [T], their places in the padded [S * L] view. `width` L of a block, else 0. `buffer`:
+    at real tokens, where there is padding; `where` [M], the places of predicted tokens, ascending; of packed sequences `slots` [T], their places in the padded [S * L] view. `width` L of a block, else 0. `buffer`:
     the bytes of all arrays, on a GPU. `bias` [1 or S, H, L, L] is added to the scores of attention instead of the mask, which it contains.
     `first_tokens_only`: attention computes the states of first tokens only. `layouts`: by number of heads, made on first use.
     """
@@ -45,7 +45,6 @@ class Batch:
     tokens: Tokens
     owner: NDArray[np.int64]
     sequences: Arrays = field(default_factory=dict)
-    predicted: Arrays = field(default_factory=dict)
     placed: Arrays = field(default_factory=dict)
     main: Batch | None = None
     whole: Batch | None = None
@@ -69,20 +68,19 @@ class Batch:
         """The number of examples."""
         return int(self.owner[-1]) + 1
 
+    @property
+    def num_predicted(self) -> int:
+        return int(np.count_nonzero(self.placed.get("predicted", ())))
+
     def micro_batch(self, rows: slice, gather: Gather | None = None) -> Batch:
         """Some of the examples, with all sequences of each: whole contrast groups, or else with what gathers the others."""
         own = np.flatnonzero((self.owner >= rows.start) & (self.owner < rows.stop))
-        tokens = self.tokens.take(own)
-        first, last = self.tokens.offsets[rows.start], self.tokens.offsets[rows.stop]
-        where = self.predicted.get("where", np.zeros(0, np.int64))
-        predicted = {name: array[(where >= first) & (where < last)] for name, array in self.predicted.items()}
-        predicted |= {"where": predicted["where"] - first} if predicted else {}
+        first = slice(self.tokens.offsets[rows.start], self.tokens.offsets[rows.stop])
         return Batch(
-            tokens,
+            self.tokens.take(own),
             self.owner[own] - rows.start,
             sequences={name: array[own] for name, array in self.sequences.items()},
-            predicted=predicted,
-            placed={name: array[rows, : int(tokens.lengths.max())] for name, array in self.placed.items()},
+            placed={name: array[first] for name, array in self.placed.items()},
             main=self.main and self.main.micro_batch(rows),
             whole=self if gather else None,
             gather=gather,
@@ -112,38 +110,34 @@ class Batch:
         count, longest, starts = len(lengths), width or int(lengths.max()), tokens.offsets[:-1]
         positions = np.arange(len(tokens.ids)) - np.repeat(starts, lengths)
         slots = np.repeat(np.arange(count) * longest, lengths) + positions
-        arrays: dict[str, Any] = {"ids": tokens.ids.astype(np.int64), "types": tokens.types.astype(np.int64)}
+        arrays: dict[str, Any] = {
+            "ids": tokens.ids.astype(np.int64),
+            "types": tokens.types.astype(np.int64),
+            **self.placed,
+        }
         if tokens.places is not None:
             arrays["answers"] = tokens.places[:, 0] >= 0
             arrays["answers"][starts] = True
-        predicted, placed = dict(self.predicted), dict(self.placed)
         if width:
             for name, array in arrays.items():
-                # At padding a token that an embedding of trained words alone has.
-                arrays[name] = np.full(count * width, array[0])
-                arrays[name][slots] = array
-            for name, array in placed.items():
-                missing = False if array.dtype == bool else -1
-                placed[name] = np.full((len(array), width, *array.shape[2:]), missing, array.dtype)
-                placed[name][:, : array.shape[1]] = array
-            if predicted:
-                predicted["where"] = slots[predicted["where"]]
-                wanted = len(predicted["where"])
-                step = max(16, 1 << max(0, wanted.bit_length() - 2))
-                filled = max(step, -(-wanted // step) * step)
-                for name, array in predicted.items():
-                    predicted[name] = np.concatenate(
-                        [array, np.zeros((filled - wanted, *array.shape[1:]), array.dtype)]
-                    )
-                predicted["counted"] = np.arange(filled) < wanted
+                # At padding zeros, and a token that an embedding of trained words alone has.
+                missing = array[0] if name == "ids" else 0
+                arrays[name] = np.full((count * width, *array.shape[1:]), missing, array.dtype)
+                arrays[name][slots[: len(array)]] = array
             arrays["positions"] = np.minimum(np.arange(width), lengths[:, None] - 1).ravel()
             arrays["first"] = np.arange(count) * width
         else:
             arrays |= {"positions": positions, "first": starts, "slots": slots}
+        if "predicted" in arrays:
+            arrays["where"] = where = np.flatnonzero(arrays.pop("predicted"))
+            if width:
+                step = max(16, 1 << max(0, len(where).bit_length() - 2))
+                filled = max(step, -(-len(where) // step) * step)
+                arrays |= {"where": np.pad(where, (0, filled - len(where))), "counted": np.arange(filled) < len(where)}
         real = np.arange(longest) < lengths[:, None]
         if 0 < width < FULL_WIDTH or not real.all():
             arrays["mask"] = real[:, None, None, :]
-        return {**arrays, **self.sequences, **predicted, **placed}
+        return arrays | dict(self.sequences)
 
     # ------------------------------------------------------------ on a device
 
@@ -175,6 +169,10 @@ class Batch:
     def __getitem__(self, name: str) -> Tensor:
         found: Tensor = self.arrays[name]
         return found
+
+    def at_predicted(self, name: str) -> Tensor:
+        """[M, ...]: what is `placed` under a name, of the predicted tokens."""
+        return self[name].index_select(0, self["where"])
 
     @property
     def ids(self) -> Tensor:

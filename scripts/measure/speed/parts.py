@@ -172,8 +172,7 @@ def masked(fine: Opened, post: Stage, width: int) -> tuple[Any, Callable[[Tokens
     def loss(tokens: Tokens, _: Any, step: int) -> Tensor:
         views = objective.prepare(Examples(tokens), None, lambda purpose, *more: stream(0, purpose, step, *more))
         size = len(tokens.ids)
-        labels = np.full(size, -100)
-        labels[views.predicted["where"]] = views.predicted["targets"]
+        labels = np.where(views.placed["predicted"], views.placed["targets"], -100)
         batch = padded(tokens, width, views.tokens.ids[:size])
         wanted = padded(tokens, width, labels)["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
         out = model(**batch, labels=wanted, output_hidden_states=contrast is not None)
