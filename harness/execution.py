@@ -11,26 +11,6 @@ from harness.storage import Storage
 
 
 @dataclass(frozen=True)
-class Execution:
-    """How runs are executed. Never hashed; recorded as provenance.
-
-    `num_workers` train one stage together, each with `cpus_per_run` and `gpus_per_run` of its own.
-    """
-
-    address: str = "local"
-    slots: int = 0
-    gpus_per_run: float = 0.0
-    cpus_per_run: float = 1.0
-    num_workers: int = 1
-
-    @property
-    def resources(self) -> dict[str, float]:
-        """What Ray reserves for one worker, by Ray's names."""
-        gpus = {"GPU": self.gpus_per_run} if self.gpus_per_run > 0 else {}
-        return {"CPU": self.cpus_per_run, **gpus}
-
-
-@dataclass(frozen=True)
 class WorkerSetup:
     """Where a worker runs stages: encoders, the storage of weights, the device and its threads.
 

@@ -14,7 +14,7 @@ import pytest
 
 from harness import specs
 from harness.answers import SpanReading
-from harness.execution import Execution
+from harness.execution import WorkerSetup
 from harness.prompts import Prompt
 from harness.specs import UNRESOLVED, Data, Encoder, Objective, Optim, Parent, RowSet, Run, Selection, Stage, digest_of
 
@@ -155,7 +155,7 @@ def test_execution_and_labels_of_a_run_are_no_part_of_a_stage() -> None:
     run = Run(FINE, "CMLM", "cmlm", "toy", 100, 2, 31)
     assert replace(run, row="w/o CL", method="tapt", task="x", size=0, subset=9, seed=1).stage.key == FINE.key
     assert (run.name, replace(run, size=0).name) == ("CMLM/toy/n100/subset2/seed31", "CMLM/toy/full/subset2/seed31")
-    assert not {f.name for f in fields(Execution)} & {f.name for f in fields(Stage)}
+    assert not {f.name for f in fields(WorkerSetup)} & {f.name for f in fields(Stage)}
 
 
 # --------------------------------------------------------------------------------------------------- numbers as declared

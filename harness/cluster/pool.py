@@ -21,6 +21,7 @@ from harness.cluster.worker import (
     answer,
     node_left,
     on_driver_node,
+    resources_of,
     resources_text,
     result_of,
     slots_of,
@@ -29,7 +30,8 @@ from harness.cluster.worker import (
 )
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError
-from harness.execution import Execution, WorkerSetup
+from harness.execution import WorkerSetup
+from harness.planning.request import Request
 from harness.planning.work import Ended, Event, Item
 from harness.store import Owner, Store
 
@@ -55,13 +57,13 @@ class Pool:
     setup: WorkerSetup
     vocabularies: Mapping[str, Vocabulary]
     tokenised: InitVar[Tokenised]
-    execution: Execution
+    request: Request
     table: str
     keep_weights: bool = False
     deadline: InitVar[float] = math.inf
 
     def __post_init__(self, tokenised: Tokenised, deadline: float) -> None:
-        self._owner, self._token_cache, self._slots = Owner.current(), TokenCache(tokenised), slots_of(self.execution)
+        self._owner, self._token_cache, self._slots = Owner.current(), TokenCache(tokenised), slots_of(self.request)
         self._ledger = start_ledger(self.store, self._owner)
         self._stop_requests = StopRequests(self._ledger, deadline)
         self._nodes: dict[Any, str] = {}
@@ -126,7 +128,7 @@ class Pool:
             self._had_worker_at = time.monotonic()
         elif not self.over and time.monotonic() - self._had_worker_at >= STALL_SECONDS:
             self._had_worker_at = math.inf  # this is said once
-            each, free = resources_text(self.execution.resources), resources_text(ray.available_resources())
+            each, free = resources_text(resources_of(self.request)), resources_text(ray.available_resources())
             sentences.append(f"waiting for a worker of {each}: the cluster has {free} free; recorded stages are kept.")
         return sentences
 
@@ -135,12 +137,10 @@ class Pool:
     def _scale_to(self, stages: Stages) -> None:
         """Start workers for the stages that are left, and end those of a cluster that no stage needs."""
         count = len(self._idle) + len(self._busy)
-        if self.execution.address == "local":
+        if self.request.address == "local":
             wanted = min(self._slots, len(stages.open))
         else:
-            most = self.execution.slots or max(
-                slots_of(self.execution), MOST_ASKED if self.execution.num_workers == 1 else 1
-            )
+            most = self.request.slots or max(slots_of(self.request), MOST_ASKED if self.request.num_workers == 1 else 1)
             wanted = min(most, len(stages.ready) + len(self._running))
             starting = [worker for worker, item in self._busy.values() if not item]
             for worker in [*starting, *self._idle][: max(0, count - wanted)]:
@@ -150,8 +150,8 @@ class Pool:
 
     def _start(self) -> None:
         # what starts a worker group must not die with another node
-        options = {"scheduling_strategy": on_driver_node()} if self.execution.num_workers > 1 else {}
-        worker = start_worker(self.execution, self.setup, self._ledger, **options)
+        options = {"scheduling_strategy": on_driver_node()} if self.request.num_workers > 1 else {}
+        worker = start_worker(self.request, self.setup, self._ledger, **options)
         self._busy[worker.ready.remote()] = worker, None
 
     def _started(self, worker: Any, reference: Any) -> None:

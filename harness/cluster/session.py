@@ -19,8 +19,8 @@ from typing import Any
 
 from harness.cluster import environment, set_environment
 from harness.errors import UserError, first_line
-from harness.execution import Execution
 from harness.machine import cores, few_arenas
+from harness.planning.request import Request
 from harness.private import command_line_masked, job_config
 
 LONGEST_FOLDER = 24
@@ -28,9 +28,9 @@ LONGEST_FOLDER = 24
 
 
 @contextmanager
-def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[str, Execution]]:
+def session(request: Request, metadata: dict[str, str]) -> Iterator[tuple[str, Request]]:
     """Start a Ray on loopback, with all its files in a folder that is removed at the end, or join a running cluster, which is left. Yields the
-    address of its dashboard ('' where it has none) and the execution with `gpus_per_run` resolved (negative: 1 if the cluster has GPUs, else
+    address of its dashboard ('' where it has none) and the request with `gpus_per_run` (where it names none: 1 if the cluster has GPUs, else
     0). The dashboard shows `metadata` for the job. Raises UserError where Ray does not start or answer, and where this process runs one
     already, which is left alone."""
     few_arenas()
@@ -44,10 +44,10 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
         )
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
     options |= {"namespace": "harness", "job_config": job_config({f"harness_{k}": v for k, v in metadata.items()})}
-    local, folder, of_processes = execution.address == "local", "", dict[str, str]()
+    local, folder, of_processes = request.address == "local", "", dict[str, str]()
     if local:
-        slots, folder = execution.slots or max(1, cores() // execution.num_workers), _new_folder()
-        options["num_cpus"] = max(1, round(slots * execution.num_workers * execution.cpus_per_run))
+        slots, folder = request.slots or max(1, cores() // request.num_workers), _new_folder()
+        options["num_cpus"] = max(1, round(slots * request.num_workers * request.cpus_per_run))
         options |= {"dashboard_host": "127.0.0.1", "_temp_dir": str(Path(folder, "r"))}
         # a file in the current folder may have the name of a library
         of_processes = {"TMPDIR": folder, "PYTHONSAFEPATH": "1"}
@@ -57,16 +57,16 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
         try:
             try:
                 with _own_handler(), environment(of_processes), command_line_masked():
-                    context = ray.init(address=execution.address, **options)
+                    context = ray.init(address=request.address, **options)
             except Exception as error:  # Ray raises bare ones for its time limits
                 logs, folder = folder, ""
-                raise _not_begun(error, execution.address, logs) from None
+                raise _not_begun(error, request.address, logs) from None
             asked = os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
             if local and asked and not ip_address(context.address_info["node_ip_address"]).is_loopback:
                 raise UserError(
                     "Ray listens on all addresses: it was imported before harness.cluster; import that one first."
                 )
-            yield context.dashboard_url or "", replace(execution, gpus_per_run=_gpus(execution))
+            yield context.dashboard_url or "", replace(request, gpus_per_run=_gpus(request))
         finally:
             try:
                 ray.shutdown()
@@ -121,13 +121,13 @@ def _own_handler() -> Iterator[None]:
                 signal.raise_signal(number)
 
 
-def _gpus(execution: Execution) -> float:
+def _gpus(request: Request) -> float:
     """GPUs per run: as requested, or 1 if the cluster has GPUs. On this machine they have to be of use to torch: with a build for
     the CPU a run would keep a GPU busy that it cannot use, and the others waiting."""
     import ray
     import torch
 
-    if execution.gpus_per_run >= 0:
-        return execution.gpus_per_run
+    if request.gpus_per_run is not None:
+        return request.gpus_per_run
     there = ray.cluster_resources().get("GPU", 0) >= 1
-    return float(there and (execution.address != "local" or torch.cuda.is_available()))
+    return float(there and (request.address != "local" or torch.cuda.is_available()))

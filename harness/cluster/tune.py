@@ -19,12 +19,13 @@ from ray import tune
 from harness.cluster.ledger import ask
 from harness.cluster.proposals import Proposals
 from harness.cluster.stages import Stages
-from harness.cluster.worker import TokenCache, result_of, slots_of, start_worker, submit
+from harness.cluster.worker import TokenCache, resources_of, result_of, slots_of, start_worker, submit
 from harness.encoders.tokens import Vocabulary
 from harness.errors import StoppedError, UserError, first_line
-from harness.execution import Execution, WorkerSetup
+from harness.execution import WorkerSetup
 from harness.machine import end_with_parent
 from harness.methods import read_methods
+from harness.planning.request import Request
 from harness.planning.runs import Plan
 from harness.planning.work import Ended, Item, work
 from harness.search.points import Points, ReplicateOutcome
@@ -36,7 +37,7 @@ NO_CPU = {"memory": 1.0}
 """One byte: the resources of a trial that only drives a worker group. It must take none that the ranks need."""
 
 
-def explore(proposals: Proposals, execution: Execution, **parameters: Any) -> None:
+def explore(proposals: Proposals, request: Request, **parameters: Any) -> None:
     """Run the trials of a study, until its proposals end it. `parameters`: the others of `HarnessTrial`.
 
     Raises an error that ends the study (a worker group that does not start); an error of one trial stands in its row.
@@ -46,8 +47,8 @@ def explore(proposals: Proposals, execution: Execution, **parameters: Any) -> No
     warnings.filterwarnings("ignore", module="ray|optuna")
     handler = signal.getsignal(signal.SIGUSR1)
     # A trial's process takes no resources; its worker's stand in the same placement group, so that both start together. A worker group has its own.
-    bundles = [NO_CPU] if execution.num_workers > 1 else [{}, execution.resources]
-    trial = tune.with_parameters(HarnessTrial, execution=execution, **parameters)
+    bundles = [NO_CPU] if request.num_workers > 1 else [{}, resources_of(request)]
+    trial = tune.with_parameters(HarnessTrial, request=request, **parameters)
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Tune writes files that nobody reads
             tune.Tuner(
@@ -55,7 +56,7 @@ def explore(proposals: Proposals, execution: Execution, **parameters: Any) -> No
                 tune_config=tune.TuneConfig(
                     search_alg=proposals,
                     num_samples=-1,  # until there is no further point
-                    max_concurrent_trials=slots_of(execution),
+                    max_concurrent_trials=slots_of(request),
                     reuse_actors=True,
                 ),
                 run_config=tune.RunConfig(
@@ -94,13 +95,13 @@ class HarnessTrial(tune.Trainable):
         vocabulary: Vocabulary,
         references: Mapping[tuple[Any, ...], Any],
         ledger: Any,
-        execution: Execution,
+        request: Request,
         retry: bool,
     ) -> None:
         end_with_parent()
         for name in points.request.methods or ():
             read_methods(name)  # as the command that sent them has
-        self._points, self._setup, self._vocabulary, self._execution = points, worker_setup, vocabulary, execution
+        self._points, self._setup, self._vocabulary, self._request = points, worker_setup, vocabulary, request
         self._token_cache, self._ledger = TokenCache(made=references), ledger
         self._worker, self._retry = None, retry
         self.reset_config(config)
@@ -153,7 +154,7 @@ class HarnessTrial(tune.Trainable):
 
     def _train(self, item: Item) -> Ended:
         if self._worker is None:
-            self._worker = start_worker(self._execution, self._setup, self._ledger)
+            self._worker = start_worker(self._request, self._setup, self._ledger)
         found = result_of(submit(self._worker, item, self._vocabulary, self._token_cache))
         if found.status in ("stopped", "left", "died"):
             self.cleanup()

@@ -33,9 +33,10 @@ from harness import private
 from harness.encoders.sources import encoder_digest, files_of
 from harness.encoders.tokens import Examples, Vocabulary
 from harness.errors import KEPT, StoppedError, UserError, first_line
-from harness.execution import Execution, WorkerSetup
+from harness.execution import WorkerSetup
 from harness.machine import end_with_parent, keep_freed_memory
 from harness.paths import replace_file, user_cache
+from harness.planning.request import Request
 from harness.planning.work import Ended, Item
 from harness.specs import Data, Record, RowSet, Stage
 from harness.storage import StorageError, checkpoint_of
@@ -95,20 +96,25 @@ def on_driver_node() -> NodeAffinitySchedulingStrategy:
 # --------------------------------------------------------------------------------------------------------------- slots
 
 
-def slots_of(execution: Execution) -> int:
-    """How many runs, of `num_workers` workers each, Ray's resources hold at the same time; at most `execution.slots`, and of a cluster, which may
+def resources_of(request: Request) -> dict[str, float]:
+    """What Ray reserves for one worker, by Ray's names."""
+    return {"CPU": request.cpus_per_run, **({"GPU": request.gpus_per_run} if request.gpus_per_run else {})}
+
+
+def slots_of(request: Request) -> int:
+    """How many runs, of `num_workers` workers each, Ray's resources hold at the same time; at most `request.slots`, and of a cluster, which may
     grow, as many as that. Raises UserError if none fits on this machine."""
-    there, each = ray.cluster_resources(), execution.resources
-    slots = int(min(there.get(name, 0.0) / taken for name, taken in each.items()) / execution.num_workers + 1e-4)
-    if execution.address != "local":
-        return execution.slots or max(1, slots)
+    there, each = ray.cluster_resources(), resources_of(request)
+    slots = int(min(there.get(name, 0.0) / taken for name, taken in each.items()) / request.num_workers + 1e-4)
+    if request.address != "local":
+        return request.slots or max(1, slots)
     if slots < 1:
-        who = "each worker of a run takes" if execution.num_workers > 1 else "a run takes"
+        who = "each worker of a run takes" if request.num_workers > 1 else "a run takes"
         raise UserError(
             f"Insufficient resources: {who} {resources_text(each)}, and this machine has {resources_text(there)}; "
             "lower --cpus-per-run, --gpus-per-run or --num-workers."
         )
-    return min(slots, execution.slots or slots)
+    return min(slots, request.slots or slots)
 
 
 def resources_text(resources: Mapping[str, float]) -> str:
@@ -158,11 +164,11 @@ def fetched(references: list[Any]) -> list[Any]:
 # --------------------------------------------------------------------------------------------------------------- nodes
 
 
-def for_nodes(setup: WorkerSetup, execution: Execution) -> WorkerSetup:
+def for_nodes(setup: WorkerSetup, address: str) -> WorkerSetup:
     """With what every node of a cluster must find: the driver's storage, code and encoders, whose files lie in the object store for nodes without
     them; one with random weights needs none."""
     storage = setup.storage
-    if execution.address == "local":  # one node, and this one
+    if address == "local":  # one node, and this one
         return setup
     if not storage.exists(MARK):
         storage.write(MARK, uuid.uuid4().hex.encode())
@@ -326,9 +332,9 @@ class WorkerProcess:
     """Imports torch once, then trains one stage after another. Where several ranks train a stage together, it prepares nothing, and starts a worker
     group of Ray Train's for each stage."""
 
-    def __init__(self, setup: WorkerSetup, ledger: Any, execution: Execution) -> None:
-        self._setup, self._ledger, self._execution = setup, ledger, execution
-        self._prepared = execution.num_workers > 1
+    def __init__(self, setup: WorkerSetup, ledger: Any, request: Request) -> None:
+        self._setup, self._ledger, self._request = setup, ledger, request
+        self._prepared = request.num_workers > 1
         stop_when_asked(ledger)
 
     def ready(self) -> str:
@@ -354,7 +360,7 @@ class WorkerProcess:
 
     def record(self, item: Item, vocabulary: Vocabulary, references: list[Any]) -> Record | Ended:
         """Train in this process, or by a worker group."""
-        if self._execution.num_workers > 1:
+        if self._request.num_workers > 1:
             return self.record_of_group(item, vocabulary, references)
         return train(item, self._setup, vocabulary, fetched(references), self._ledger)
 
@@ -365,16 +371,16 @@ class WorkerProcess:
         from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
         logging.getLogger("ray.train").setLevel(logging.ERROR)
-        execution = self._execution
+        resources = resources_of(self._request)
         # NCCL refuses two ranks that share a GPU
-        backend = "cpu:gloo,cuda:nccl" if execution.gpus_per_run >= 1 else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if resources.get("GPU", 0) >= 1 else "gloo"
         trainer = DataParallelTrainer(  # whose ranks join by themselves
             _train_rank,
             train_loop_config={"given": (item, self._setup, vocabulary, references, self._ledger, backend)},
             scaling_config=ScalingConfig(
-                num_workers=execution.num_workers,
-                use_gpu=execution.gpus_per_run > 0,
-                resources_per_worker=execution.resources,
+                num_workers=self._request.num_workers,
+                use_gpu="GPU" in resources,
+                resources_per_worker=resources,
             ),
             run_config=RunConfig(
                 storage_path="group",
@@ -410,16 +416,16 @@ def _group_ended(error: Exception) -> Ended:
 Worker: Any = ray.remote(WorkerProcess)
 
 
-def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, **options: Any) -> Any:
+def start_worker(request: Request, setup: WorkerSetup, ledger: Any, **options: Any) -> Any:
     """`options`: of the actor."""
-    if execution.num_workers > 1:
+    if request.num_workers > 1:
         # Ray Train's cleaner of placement groups would ask the Ray that this machine started last; NCCL's ranks see each other's GPUs
         address = ray.get_runtime_context().gcs_address
         options["runtime_env"] = {"env_vars": {"RAY_ADDRESS": address, "TRAIN_ENABLE_SHARE_CUDA_VISIBLE_DEVICES": "1"}}
         options["num_cpus"] = 0
     else:
-        options |= {"num_cpus": execution.cpus_per_run, "num_gpus": execution.gpus_per_run}
-    return Worker.options(**options).remote(setup, ledger, execution)
+        options |= {"num_cpus": request.cpus_per_run, "num_gpus": request.gpus_per_run}
+    return Worker.options(**options).remote(setup, ledger, request)
 
 
 def submit(worker: Any, item: Item, vocabulary: Vocabulary, token_cache: TokenCache, name: str = "") -> Any:

@@ -203,7 +203,7 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Wa
     plan, located, storage = prepared.plan, prepared.plan.encoders[0], storage_of(request, store)
     vocabularies, tokenised = tokenised_of(prepared)
     metadata = {"study": opened.name, "space": points.space.name, "encoder": located.name}
-    with session_of(request, [located], storage, metadata) as (dashboard, execution, setup):
+    with session_of(request, [located], storage, metadata) as (dashboard, settled, setup):
         from harness.cluster.ledger import StopRequests, start_ledger
         from harness.cluster.proposals import Proposals
         from harness.cluster.tune import explore
@@ -224,7 +224,7 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Wa
 
             explore(
                 Proposals(opened.optuna, points, store, watch, opened.request, stop_requests),
-                execution,
+                settled,
                 points=points,
                 worker_setup=setup,
                 vocabulary=vocabularies[located.encoder.digest],

@@ -13,7 +13,7 @@ from harness.commands.prepare import Prepared, check_work, prepare, storage_of
 from harness.commands.tracking import Trackers, check_trackers
 from harness.encoders import Located
 from harness.errors import UserError
-from harness.execution import Execution, WorkerSetup
+from harness.execution import WorkerSetup
 from harness.machine import cores
 from harness.planning.request import Request
 from harness.planning.runs import Plan, best_run
@@ -47,23 +47,21 @@ def deadline_of(request: Request) -> float:
 @contextmanager
 def session_of(
     request: Request, encoders: Sequence[Located], storage: Storage, metadata: dict[str, str]
-) -> Iterator[tuple[str, Execution, WorkerSetup]]:
-    """A session of Ray: the address of its dashboard, what of the request holds there, and what workers on every node are set up with."""
+) -> Iterator[tuple[str, Request, WorkerSetup]]:
+    """A session of Ray: the address of its dashboard, the request with what holds there, and what workers on every node are set up with."""
     from harness.cluster.session import session
 
     storage.probe()
-    gpus = -1.0 if request.gpus_per_run is None else request.gpus_per_run  # below 0: 1 where the cluster has GPUs
-    asked = Execution(request.address, request.slots or 0, gpus, request.cpus_per_run, num_workers=request.num_workers)
     setup = WorkerSetup(
         {each.encoder.digest: (each.folder.resolve(), each.new_config) for each in encoders if each.folder},
         storage,
         micro_batch=request.micro_batch or 0,
         checkpoint_seconds=60 * request.checkpoint_minutes,
     )
-    with session(asked, metadata) as (dashboard, execution):
+    with session(request, metadata) as (dashboard, settled):
         from harness.cluster.worker import for_nodes
 
-        yield dashboard, execution, for_nodes(setup, execution)
+        yield dashboard, settled, for_nodes(setup, request.address)
 
 
 def tokenised_of(
@@ -137,10 +135,10 @@ def train(
     prepared.store = Store(prepared.store.url)
     prepared.remember()
     storage = storage_of(request, prepared.store)
-    with session_of(request, plan.encoders, storage, metadata) as (dashboard, execution, setup):
+    with session_of(request, plan.encoders, storage, metadata) as (dashboard, settled, setup):
         from harness.cluster.pool import Pool
 
-        keep_all, given = request.keep == "all", (prepared.store, setup, vocabularies, tokenised, execution, name)
+        keep_all, given = request.keep == "all", (prepared.store, setup, vocabularies, tokenised, settled, name)
         pool = Pool(*given, keep_weights=keep_all, deadline=deadline)
         best = BestWeights(plan, prepared.store, storage) if request.keep == "best" else None
         try:

@@ -182,12 +182,9 @@ class Driver:
 
     def recorded(self, count: int) -> dict[str, Kept]:
         """Wait until the store holds this many records."""
-
-        def enough() -> dict[str, Kept] | None:
-            found = kept(self.folder)
-            return found if len(found) >= count else None
-
-        found: dict[str, Kept] = self.waited(f"{count} records", enough)
+        found: dict[str, Kept] = self.waited(
+            f"{count} records", lambda: len(there := kept(self.folder)) >= count and there
+        )
         return found
 
     def wait(self) -> int:

@@ -19,7 +19,8 @@ from harness.cluster.ledger import Ledger
 from harness.cluster.stages import Stages
 from harness.cluster.worker import TokenCache, train
 from harness.encoders.tokens import Vocabulary
-from harness.execution import Execution, WorkerSetup
+from harness.execution import WorkerSetup
+from harness.planning.request import Request
 from harness.planning.work import Ended, Event, Item
 from harness.store import Owner, Store
 
@@ -32,9 +33,9 @@ def ask(ledger: Any, method: str, *arguments: Any) -> Any:
 
 
 @contextmanager
-def session_here(execution: Execution, metadata: dict[str, Any]) -> Iterator[tuple[str, Execution]]:
+def session_here(request: Request, metadata: dict[str, Any]) -> Iterator[tuple[str, Request]]:
     """As `harness.cluster.session.session`."""
-    yield "", execution
+    yield "", request
 
 
 class PoolHere:
@@ -48,7 +49,7 @@ class PoolHere:
         setup: WorkerSetup,
         vocabularies: Mapping[str, Vocabulary],
         tokenised: Callable[..., Any],
-        execution: Execution,
+        request: Request,
         table: str,
         keep_weights: bool = False,
         deadline: float = math.inf,

@@ -27,7 +27,8 @@ from harness.cluster import worker
 from harness.cluster.pool import Pool
 from harness.cluster.worker import WorkerProcess
 from harness.encoders.tokens import Vocabulary
-from harness.execution import Execution, WorkerSetup
+from harness.execution import WorkerSetup
+from harness.planning.request import Request
 from harness.planning.work import Ended, Event, Item
 from harness.specs import Data, Encoder, Objective, Optim, Record, RowSet, Stage
 from harness.storage import Storage
@@ -58,9 +59,9 @@ class Idler(WorkerProcess):
         return Record(item.stage.key, "done", flops=1e9, seconds=0.01, provenance={"host": "none", "encoder": "e" * 32})
 
 
-def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, **options: Any) -> Any:
+def start_worker(request: Request, setup: WorkerSetup, ledger: Any, **options: Any) -> Any:
     kind: Any = ray.remote(Idler)
-    return kind.options(num_cpus=execution.cpus_per_run, **options).remote(setup, ledger, execution)
+    return kind.options(num_cpus=request.cpus_per_run, **options).remote(setup, ledger, request)
 
 
 class Bench:
@@ -73,7 +74,7 @@ class Bench:
         setup = WorkerSetup({"e" * 32: (folder, None)}, Storage(str(folder / "products")))
         empty = (np.zeros(1, np.int32), np.zeros(1, np.int64))
         known = {"e" * 32: Vocabulary(9, None)}
-        self.pool = Pool(self.store, setup, known, lambda *_: empty, Execution("auto", slots=2), "none")
+        self.pool = Pool(self.store, setup, known, lambda *_: empty, Request(address="auto", slots=2), "none")
         self._ended = ThreadPoolExecutor(1).submit(self._run)
 
     def _run(self) -> None:

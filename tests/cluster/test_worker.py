@@ -21,12 +21,11 @@ from harness.cluster.session import _gpus
 from harness.cluster.worker import TokenCache, prepared, slots_of
 from harness.encoders.sources import encoder_digest
 from harness.errors import UserError
-from harness.execution import Execution, WorkerSetup
+from harness.execution import WorkerSetup
+from harness.planning.request import Request
 from harness.specs import Data, Encoder, Objective, Optim, RowSet, Selection, Stage
 from harness.storage import Storage, weights_of
 from harness.store import Store
-
-CLUSTER = Execution("auto")
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +43,7 @@ def test_an_encoder_is_fetched_where_it_is_not(
 ) -> None:
     digest = encoder_digest(bert)
     folder = {"the folder": bert, "another encoder": folders["roberta"]}.get(there, tmp_path / "nowhere")
-    setup = worker.for_nodes(WorkerSetup({digest: (bert, None)}, Storage(str(tmp_path / "shared"))), CLUSTER)
+    setup = worker.for_nodes(WorkerSetup({digest: (bert, None)}, Storage(str(tmp_path / "shared"))), "auto")
 
     def found() -> Path:
         ((here, _),) = worker.on_this_node(replace(setup, encoders={digest: (folder, None)})).encoders.values()
@@ -59,7 +58,7 @@ def test_an_encoder_is_fetched_where_it_is_not(
 
 def test_what_a_node_lacks_is_said_with_its_name(tmp_path: Path) -> None:
     new = {"e": (Path("/nowhere"), {"model_type": "bert"})}
-    setup = worker.for_nodes(WorkerSetup(new, Storage(str(tmp_path / "shared"))), CLUSTER)
+    setup = worker.for_nodes(WorkerSetup(new, Storage(str(tmp_path / "shared"))), "auto")
     assert worker.on_this_node(setup).encoders == new, "what has no weights yet needs no files"
     for lacking, said in (
         (replace(setup, storage=Storage(str(tmp_path / "own"))), "sees another place than the driver .*--storage"),
@@ -68,7 +67,7 @@ def test_what_a_node_lacks_is_said_with_its_name(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=rf"^The node \S+ \(10\.0\.0\.7\) {said}"):
             worker.on_this_node(lacking)
     alone = WorkerSetup(new, Storage(str(tmp_path / "alone")))
-    assert worker.on_this_node(worker.for_nodes(alone, Execution())) == alone
+    assert worker.on_this_node(worker.for_nodes(alone, "local")) == alone
     assert not (tmp_path / "alone").exists(), "on one machine nothing is left"
 
 
@@ -133,8 +132,8 @@ def test_a_run_takes_a_gpu_where_one_is_of_use(
 ) -> None:
     """With a build of torch for the CPU a GPU would hold back all runs but one."""
     machine.setattr("torch.cuda.is_available", lambda: torch_has)
-    assert _gpus(Execution(address, gpus_per_run=-1.0)) == share
-    assert _gpus(Execution(address, gpus_per_run=0.5)) == 0.5, "as requested"
+    assert _gpus(Request(address=address)) == share
+    assert _gpus(Request(address=address, gpus_per_run=0.5)) == 0.5, "as requested"
 
 
 @pytest.mark.parametrize(
@@ -149,9 +148,9 @@ def test_a_run_takes_a_gpu_where_one_is_of_use(
     ],
 )
 def test_slots_are_what_the_resources_hold(machine: pytest.MonkeyPatch, asked: dict[str, Any], slots: int) -> None:
-    assert slots_of(Execution(**asked)) == slots
+    assert slots_of(Request(**asked)) == slots
     with pytest.raises(UserError, match="takes 1 CPUs and 2 GPUs, and this machine has 8 CPUs and 1 GPUs; lower"):
-        slots_of(Execution(gpus_per_run=2))
+        slots_of(Request(gpus_per_run=2))
 
 
 @pytest.mark.parametrize(("given", "there", "device"), [([0], True, "cuda"), ([], True, "cpu"), ([0], False, "cpu")])

@@ -124,13 +124,14 @@ def _with_fault(
     """Train stages one at a time through the real pool, the first one first, in two workers of which the first runs `fault` before it trains.
     Returns the events without notices, which a busy machine gives, and the records."""
     from harness.cluster.session import session  # before ray: it makes Ray listen on loopback only
-    from harness.execution import Execution, WorkerSetup
+    from harness.execution import WorkerSetup
+    from harness.planning.request import Request
     from harness.planning.work import Item
     from harness.store import Store
 
     started: list[Any] = []
 
-    def start(execution: Any, setup: Any, ledger: Any, **options: Any) -> Any:
+    def start(request: Any, setup: Any, ledger: Any, **options: Any) -> Any:
         import ray
 
         from harness.cluster.worker import WorkerProcess
@@ -151,8 +152,8 @@ def _with_fault(
 
         kind: Any = ray.remote(WorkerProcess if started else Faulty)
         started.append(kind)
-        options |= {"num_cpus": execution.cpus_per_run, "num_gpus": execution.gpus_per_run}
-        return kind.options(**options).remote(setup, ledger, execution)
+        options |= {"num_cpus": request.cpus_per_run, "num_gpus": request.gpus_per_run}
+        return kind.options(**options).remote(setup, ledger, request)
 
     config, inputs = setting.config, inputs_of(trained()["ft"], setting.config)
     items = [
@@ -162,7 +163,7 @@ def _with_fault(
     store = Store(f"sqlite:///{setting.folder}/harness.db")
     setup = WorkerSetup({"made": (setting.folder, config)}, Storage(str(setting.folder / "products")))
     with (
-        session(Execution(slots=1, gpus_per_run=1.0 if setting.cuda else 0.0), {}) as (_, settled),
+        session(Request(slots=1, gpus_per_run=1.0 if setting.cuda else 0.0), {}) as (_, settled),
         pytest.MonkeyPatch.context() as patched,
     ):
         from harness.cluster import pool as pools

@@ -22,7 +22,8 @@ from case import Case, Opened
 
 from harness.commands.prepare import storage_of
 from harness.commands.train import reader, session_of
-from harness.execution import Execution, WorkerSetup
+from harness.execution import WorkerSetup
+from harness.planning.request import Request
 from harness.store import Store
 
 NAMES = {
@@ -56,7 +57,7 @@ def used() -> dict[str, tuple[float, float]]:
 def start_worker_into(workers: list[Any]) -> Any:
     """What starts a worker that takes the time of its runs and of the training inside them."""
 
-    def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, **options: Any) -> Any:
+    def start_worker(request: Request, setup: WorkerSetup, ledger: Any, **options: Any) -> Any:
         import ray
 
         from harness.cluster.worker import WorkerProcess
@@ -91,8 +92,8 @@ def start_worker_into(workers: list[Any]) -> Any:
                 return self._spent
 
         kind: Any = ray.remote(Timed)
-        made = kind.options(num_cpus=execution.cpus_per_run, num_gpus=execution.gpus_per_run, **options)
-        workers.append(made.remote(setup, ledger, execution))
+        made = kind.options(num_cpus=request.cpus_per_run, num_gpus=request.gpus_per_run, **options)
+        workers.append(made.remote(setup, ledger, request))
         return workers[-1]
 
     return start_worker
