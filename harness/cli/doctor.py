@@ -166,9 +166,8 @@ def _unneeded(store: Store, storage: Storage) -> dict[str, int]:
     for name, size in sorted(storage.sizes().items()):
         key, _, rest = name.removeprefix(".").partition(".")
         if key in settled:
-            stage = store.stage(key)
             weights = rest.startswith(("safetensors", "step-")) and not name.startswith(".")  # else half a file
-            if not (weights and (store.labels([key]) or (stage and stage.phase in SHARED_PHASES))):
+            if not (weights and (store.labels([key]) or store.stages([key])[key].phase in SHARED_PHASES)):
                 found[name] = size
     return found
 

@@ -30,7 +30,7 @@ from harness.scores import PLACE, RESULT_DTYPES, results_of
 from harness.specs import Record, Stage
 from harness.store import DEFAULT_URL, Store
 from harness.store.exchange import Labels, publish_records
-from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, is_published, records_of
+from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, records_of
 from harness.views.seal import SHOWN, name_of, time_of
 from harness.views.settings import settings_view
 from harness.views.table import notes_view, results_view
@@ -89,12 +89,11 @@ def _check_folder(folder: Path, store: Store, recorded: Set[str]) -> None:
         raise UserError(f"{folder}: is no folder that can be read ({error.strerror}).") from None
     if others := [name for name in names if name not in FILES and not name.startswith(".")]:  # of the Finder, of git
         raise UserError(f"{folder}: holds {listed(others[:3])}, which is of no published table; name another folder.")
-    for name in (name for name in (RECORDS_FILE, UNLABELLED_FILE) if is_published(str(folder), name)):
-        # with other flags, without texts that runs depend on, or of a store that never had them
-        if lost := Store(str(folder / name), create=False).keys() - recorded:
-            why = f"{counted(len(lost), 'record')} that would be lost, since {store.shown} lacks them or this plan does not make them"
-            fix = f"publish with the flags in its {TABLE_FILE} after 'harness merge {shlex.quote(str(folder))}'"
-            raise UserError(f"{folder}: holds {why}; {fix}, or into another folder.")
+    # with other flags, without texts that runs depend on, or of a store that never had them
+    if (there := records_of(str(folder))) and (lost := Store(there, create=False).keys() - recorded):
+        why = f"{counted(len(lost), 'record')} that would be lost, since {store.shown} lacks them or this plan does not make them"
+        fix = f"publish with the flags in its {TABLE_FILE} after 'harness merge {shlex.quote(str(folder))}'"
+        raise UserError(f"{folder}: holds {why}; {fix}, or into another folder.")
 
 
 def open_other(name: str, data: str | None = None) -> tuple[Store, Labels | None, str]:
@@ -171,7 +170,8 @@ def verify(path: Path, url: str | None, seal: str = "") -> Verified:
     if seal and len(seal) < SHOWN:
         raise UserError(f"verify: --seal {seal} has fewer than {SHOWN} characters; give it as it was published.")
     results = read_results(path)
-    store = Store(url or (str(path) if is_published(str(path)) else DEFAULT_URL), create=False)
+    own = str(path) if (path / RECORDS_FILE).is_file() else DEFAULT_URL
+    store = Store(url or own, create=False)
     if url:
         check_exists(store)
     verified = Verified(path, store, results)

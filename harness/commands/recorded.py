@@ -180,7 +180,7 @@ def recorded(url: str | None, beginning: str) -> StageRecord:
         shown = ", ".join(key[:12] for key in keys)
         raise UserError(f"Several keys begin with '{beginning}': {shown}; give more characters.")
     stage, record = store.stages(keys)[keys[0]], store.records(keys, predictions=True)[keys[0]]
-    asked = sorted(store.requests(keys[0]), key=lambda each: bool(each.study))
+    asked = sorted((each for each, _ in store.requests_for(keys)), key=lambda each: bool(each.study))
     runs = [
         _recorded_run(label, next((each for each in asked if each.table == label["table"]), None), stage, url)
         for label in store.labels(keys)

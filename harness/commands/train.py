@@ -196,7 +196,7 @@ def bench(
     if prepared.items:
         check_machine(request)
         prepared = train(prepared, show, deadline=deadline, watch=track)
-    if prepared.plan.runs:
+    elif prepared.plan.runs:
         prepared.remember()
     return prepared, trackers
 

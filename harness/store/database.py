@@ -22,7 +22,7 @@ from sqlalchemy.engine import Connection, Engine
 from harness.errors import KEPT, UserError, first_line, masked
 from harness.paths import user_cache
 from harness.retry import TransientError, retried
-from harness.store.published import UNLABELLED_FILE, check_schema, connected, is_published, opened, records_of
+from harness.store.published import UNLABELLED_FILE, check_schema, connected, opened, records_of
 from harness.store.tables import META, metadata
 
 SCHEMA_VERSION = 1
@@ -43,11 +43,11 @@ class Database:
     """
 
     def __init__(self, url: str = DEFAULT_URL, *, create: bool = True) -> None:
-        if is_published(url, UNLABELLED_FILE) and not is_published(url):
+        records, self._written = records_of(url), False
+        if records != url and records.endswith(UNLABELLED_FILE):
             raise UserError(
                 f"{url}: was published without labels; complete it from its data in a store of yours with 'harness merge {shlex.quote(url)} --data DATA'."
             )
-        records, self._written = records_of(url), False
         self._published, self.exists, self.url, self.shown = bool(records), True, url, masked(url)
         self.path: Path | None = user_cache("published") / "records.db"
         """SQLite's file; beside it lies what is made from the records, for a published table in the user's cache."""
@@ -162,19 +162,11 @@ class Database:
             return time.time()
         return float(connection.execute(sa.select(sa.extract("epoch", sa.func.clock_timestamp()))).scalar_one())
 
-    def _insert(
-        self, connection: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]], replacing: Sequence[str] = ()
-    ) -> None:
-        """Insert rows. One whose primary key is there stays, but for the columns in `replacing`, which take the new values."""
-        insert: Any = (sqlite if self.path else postgresql).insert(table)
-        changes = {name: insert.excluded[name] for name in replacing}
-        insert = (
-            insert.on_conflict_do_update(index_elements=list(table.primary_key), set_=changes)
-            if changes
-            else insert.on_conflict_do_nothing()
-        )
+    def _insert(self, connection: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Insert rows; one whose primary key is there stays as it is."""
         if rows:
-            connection.execute(insert, list(rows))
+            insert = (sqlite if self.path else postgresql).insert(table)
+            connection.execute(insert.on_conflict_do_nothing(), list(rows))
 
     @contextmanager
     def as_user_error(self) -> Iterator[None]:

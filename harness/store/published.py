@@ -91,19 +91,12 @@ def write_packed(path: Path, packed: Path) -> None:
     replace_file(packed, lzma.compress(path.read_bytes()))
 
 
-def is_published(text: str, name: str = RECORDS_FILE) -> bool:
-    """Whether the name of a store is that of a published folder, with this file of records."""
-    try:
-        return "://" not in text and (Path(text).expanduser() / name).is_file()
-    except (OSError, ValueError, RuntimeError):
-        return False
-
-
 def records_of(name: str) -> str:
     """The file of records, a path or an URL, that the name of a published table stands for: of its folder the one inside; '' for another store."""
-    inside = (file for file in (RECORDS_FILE, UNLABELLED_FILE) if is_published(name, file))
-    if file := next(inside, None):
-        return str(Path(name).expanduser() / file)
+    with suppress(OSError, ValueError, RuntimeError):
+        for file in (RECORDS_FILE, UNLABELLED_FILE) if "://" not in name else ():
+            if (path := Path(name).expanduser() / file).is_file():
+                return str(path)
     return name if name.partition("?")[0].endswith(".db.xz") else ""
 
 

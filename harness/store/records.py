@@ -158,9 +158,6 @@ class Store(Database):
         """The stages of records by key."""
         return {row["key"]: stage_of(row) for row in self._select(sa.select(C.key, C.stage), C.key, keys)}
 
-    def stage(self, key: str) -> Stage | None:
-        return self.stages([key]).get(key)
-
     def keys_like(self, prefix: str) -> list[str]:
         """Recorded keys that start with `prefix`, at most 20."""
         query = sa.select(C.key).where(C.key.startswith(str(prefix), autoescape=True)).limit(20)
@@ -261,26 +258,20 @@ class Store(Database):
 
     @retried
     def keep_request(self, request: StoredRequest, keys: Iterable[str], snapshot: Any = None) -> None:
-        """Keep a request with the keys of its stages and, as JSON, what its plan read; a known one gets the time, its new stages and that. If it is
-        the last request and has nothing new, nothing is written."""
-        digest, keys = request.digest, tuple(keys)
-        last = self._select(sa.select(REQUESTS.c.digest).order_by(REQUESTS.c.asked_at.desc()).limit(1))
-        read = [] if snapshot is None else [{"digest": digest, "body": json.dumps(snapshot)}]
-        known = [row["digest"] for row in last] == [digest] and set(keys) <= set(self.stages_of(request))
-        query = sa.select(SNAPSHOTS).where(SNAPSHOTS.c.digest == digest)
-        if known and (not read or [*map(dict, self._select(query))] == read):
-            return
+        """Keep a request with the keys of its stages and, as JSON, what its plan read; a known one gets the time, its new stages and that."""
+        digest = request.digest
         with self._write() as connection:
-            row = request.row | {"asked_at": self._now(connection)}
-            self._insert(connection, REQUESTS, [row], replacing=["asked_at"])
+            rows = {REQUESTS: request.row | {"asked_at": self._now(connection)}}
+            if snapshot is not None:
+                rows[SNAPSHOTS] = {"digest": digest, "body": json.dumps(snapshot)}
+            for table, row in rows.items():
+                connection.execute(sa.delete(table).where(table.c.digest == digest))
+                connection.execute(sa.insert(table), row)
             self._insert(connection, REQUEST_STAGES, [{"key": key, "digest": digest} for key in keys])
-            self._insert(connection, SNAPSHOTS, read, replacing=["body"])
 
-    def requests(self, key: str | None = None) -> list[StoredRequest]:
-        """All requests, or those that need the stage `key`; the last one first."""
+    def requests(self) -> list[StoredRequest]:
+        """All requests, the last one first."""
         query = sa.select(REQUESTS).order_by(REQUESTS.c.asked_at.desc(), REQUESTS.c.digest)
-        if key is not None:
-            query = query.where(REQUESTS.c.digest.in_(sa.select(S.digest).where(S.key == key)))
         return [
             StoredRequest(row["table"], self._object(row["body"], "a request"), row["study"], row["asked_at"])
             for row in self._select(query)

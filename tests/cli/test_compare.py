@@ -101,7 +101,8 @@ def test_costs_are_those_of_the_records(at_bench: Harness, benched: Benched) -> 
     spent = pd.read_csv(io.StringIO(at_bench("report --view cost --format csv").out), index_col="row")
     store = Store("sqlite:///.harness/harness.db", create=False)
     for row in ("FT", "CMLM"):
-        chains = [[s.key for s in store.stage(benched.keys[row, seed]).chain] for seed in (31, 42)]  # type: ignore[union-attr]
+        keys = [benched.keys[row, seed] for seed in (31, 42)]
+        chains = [[s.key for s in store.stages(keys)[key].chain] for key in keys]
         whole = [sum(each.flops for each in store.records(chain).values()) for chain in chains]
         assert spent.loc[row, "total_flops"] == pytest.approx(sum(whole) / 2)
     assert spent.loc["FT", "earlier_flops"] == 0

@@ -66,7 +66,8 @@ def harness(benched: Benched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 def parent(benched: Benched, row: str) -> str:
     """The key of the stage before a run."""
-    stage = Store(f"sqlite:///{benched.folder}/.harness/harness.db", create=False).stage(benched.keys[row, 31])
+    store, key = Store(f"sqlite:///{benched.folder}/.harness/harness.db", create=False), benched.keys[row, 31]
+    stage = store.stages([key])[key]
     assert stage
     assert stage.parent
     return stage.parent.key

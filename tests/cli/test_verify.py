@@ -100,7 +100,8 @@ def worst_deleted(scene: Scene) -> None:
 
 def parents_deleted(scene: Scene) -> None:
     for seed in (31, 42):
-        stage = Store(scene.store, create=False).stage(scene.keys["CMLM", seed])
+        key = scene.keys["CMLM", seed]
+        stage = Store(scene.store, create=False).stages([key])[key]
         assert stage
         assert stage.parent
         scene.delete(stage.parent.key)
@@ -206,7 +207,7 @@ def test_on_other_hardware_first_losses_are_compared(benched: Benched, monkeypat
     monkeypatch.chdir(benched.folder)
     store = Store("sqlite:///.harness/harness.db", create=False)
     key = benched.keys["FT", 31]
-    stage, record = store.stage(key), store.records([key], predictions=True)[key]
+    stage, record = store.stages([key])[key], store.records([key], predictions=True)[key]
     assert stage is not None
     moved = replace(record, provenance=record.provenance | {"device": "abacus"})
     agrees, said = judged(stage, record, moved)

@@ -85,7 +85,7 @@ def test_weights_travel_through_a_bucket(
     line = BENCH.replace("31,42", "31").replace("ft,scl,tapt", "ft,tapt")
     in_process.alone(tmp_path / "here", [f"{line} --storage {server.uri('bench')}"], monkeypatch)
     store = Store(f"sqlite:///{tmp_path}/here/.harness/harness.db", create=False)
-    stages = {key: stage for key in kept(tmp_path / "here") if (stage := store.stage(key))}
+    stages = store.stages(kept(tmp_path / "here"))
     (root,) = (key for key, stage in stages.items() if stage.phase == "mlm-head")  # FT starts from no stage
     (middle,) = (key for key, stage in stages.items() if stage.phase == "post-train")
     assert server.files("bench") == {weights_of(root)}

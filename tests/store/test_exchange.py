@@ -117,7 +117,7 @@ def test_labels_requests_and_translations_come_along(store: Store, other: Store)
     merge(store, other)
     assert store.requests()[0].values == own.values, "the last bench is still one that was run here"
     assert store.labels([of.key]) == other.labels([of.key])
-    assert [r.values for r in store.requests(of.key)] == [request.values]
+    assert [r.values for r, _ in store.requests_for([of.key])] == [request.values]
     assert store.translations(["a", "b"]) == {"a": "ours", "b": "theirs"}
 
 
@@ -182,7 +182,9 @@ def test_a_published_table_is_a_store_of_its_records_alone(several: Store, tmp_p
     assert [row[0] for row in rows(made)] == sorted(stage(seed).key for seed in range(2))
     assert rows(made) == [row for row in rows(several) if row[0] != stage(2).key]
     assert {label["table"] for label in made.labels([stage(0).key])} == {"toy"}
-    assert [(r.table, r.values) for r in made.requests(stage(0).key)] == [("toy", {"table": "toy", "folder": "."})]
+    assert [(r.table, r.values) for r, _ in made.requests_for([stage(0).key])] == [
+        ("toy", {"table": "toy", "folder": "."})
+    ]
     assert [made.snapshot_of(request) for request in made.requests()] == [{"rows": 3}]
     assert made.translations(["a"]) == {}
 
@@ -201,7 +203,7 @@ def test_what_leaves_a_store_names_no_machine_and_no_folder(store: Store, other:
     left.provenance["checkpoint_failed"] = said.format("x", "")
     for taken in (Store(str(tmp_path), create=False), other):
         assert same(taken.records([of.key], predictions=True)[of.key], left)
-        assert taken.stage(of.key).encoder.name == "new:tiny@bpe:99:c.txt"  # type: ignore[union-attr]
+        assert taken.stages([of.key])[of.key].encoder.name == "new:tiny@bpe:99:c.txt"
 
 
 def test_a_published_table_is_taken_over_and_never_written(several: Store, other: Store, tmp_path: Path) -> None:

@@ -28,14 +28,13 @@ def test_a_record_comes_back_to_the_last_bit(store: Store, url: str) -> None:
 def test_the_stage_comes_back_with_its_chain_labels_and_key(store: Store) -> None:
     of = stage(1)
     committed(store, of)
-    found = store.stage(of.key)
-    assert found is not None
+    found = store.stages([of.key])[of.key]
     assert [s.key for s in found.chain] == [s.key for s in of.chain]
     assert found == of
     assert [s.phase for s in found.chain] == ["warm-up", "post-train", "fine-tune"]
     assert (found.data.dev and found.data.dev.name, found.encoder.name) == ("toy/dev", "tiny")
     assert Stage.from_json(json.loads(json.dumps(of.to_json()))).to_json() == of.to_json()
-    assert store.stage("0" * 32) is None
+    assert store.stages(["0" * 32]) == {}
 
 
 @pytest.mark.parametrize("column", ["record", "stage"])
@@ -47,7 +46,7 @@ def test_a_record_that_this_harness_cannot_read_is_named(file_store: Store, colu
     with pytest.raises(
         UserError, match=rf"^The record {of.key[:10]} has fields that this harness does not know, or is damaged; "
     ):
-        file_store.records([of.key]) if column == "record" else file_store.stage(of.key)
+        file_store.records([of.key]) if column == "record" else file_store.stages([of.key])
 
 
 def test_more_keys_than_one_query_takes(store: Store) -> None:
@@ -98,7 +97,7 @@ def test_without_create_a_missing_store_reads_as_empty_and_is_not_made(url: str,
     store = Store(url, create=False)
     assert not store.exists
     assert (store.statuses(["a"]), store.records(["a"]), store.labels(["a"])) == ({}, {}, [])
-    assert (store.keys_like(""), store.newest(9), store.stage("a"), store.studies()) == ([], [], None, [])
+    assert (store.keys_like(""), store.newest(9), store.stages(["a"]), store.studies()) == ([], [], {}, [])
     assert list(tmp_path.iterdir()) == []
     assert store.path or sa.inspect(store._engine).get_table_names() == []
     committed(Store(url.replace("+psycopg", "")), stage())
