@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +13,6 @@ from harness.store import Store, StoredRequest
 from harness.store.tables import REQUESTS
 
 VALUES: dict[str, Any] = {"table": "few_shot", "folder": "/somewhere", "methods": ["ft"], "set": ["optim.lr=1e-4"]}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(f"sqlite:///{tmp_path}/x.db")
 
 
 def values(store: Store, key: str) -> list[Any]:
@@ -66,5 +60,5 @@ def test_what_is_no_request_is_named_with_its_store(body: str, store: Store) -> 
     store.keep_request(StoredRequest("few_shot", VALUES), ["k1"])
     with store._write() as connection:
         connection.execute(sa.update(REQUESTS).values(body=body))
-    with pytest.raises(UserError, match=r"x\.db holds a request that is no object in JSON"):
+    with pytest.raises(UserError, match=r"holds a request that is no object in JSON"):
         store.requests_for(["k1"])
