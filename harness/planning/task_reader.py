@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 from harness.errors import NotAtHand, UserError
 from harness.planning.data import Overlap, TaskData, TrainingSet
 from harness.planning.recipe import Augment
 from harness.planning.resolved import ResolvedTable
 from harness.specs import UNRESOLVED, RowSet
-from harness.tasks.overlap import count_overlap, same_ids, without
+from harness.tasks.overlap import count_overlap, without
 from harness.tasks.protocols import protocol_named
 from harness.tasks.rows import Rows
 from harness.tasks.sources import ALL_ROWS, TextSource
@@ -145,7 +144,6 @@ class TaskReader:
 
     def overlaps(self, corpora: Mapping[str, Rows]) -> Iterator[Overlap]:
         """Overlap of the dev and test sets with the training sets of this task, and with each corpus, by name."""
-        ids = cache(same_ids)
         for role in ("dev", *self.tests) if self.tests else ():
             pairs = [(train, texts, self.tests.get(role, dev)) for train, dev, texts in self.read]
             compared = [("training sets", [(train, rows) for train, _, rows in pairs])]
@@ -153,6 +151,6 @@ class TaskReader:
             compared += [(name, [(corpus, rows) for _, _, rows in pairs]) for name, corpus in corpora.items()]
             for label, each in compared:
                 distinct = {(texts.digest, rows.digest): (texts, rows) for texts, rows in each}.values()
-                counts = [(count_overlap(texts, rows, ids), len(rows)) for texts, rows in distinct]
+                counts = [(count_overlap(texts, rows), len(rows)) for texts, rows in distinct]
                 if counts:
                     yield Overlap(label, f"{self.task.name}/{role}", *max(counts))

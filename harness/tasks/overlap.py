@@ -9,7 +9,7 @@ from unicodedata import category, normalize
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.tasks.rows import Ids, Rows, Scope, hashes, scoped
+from harness.tasks.rows import Ids, Rows, Scope, scoped
 
 VALIDATION_SHARE = 0.25
 
@@ -41,8 +41,8 @@ def _marks(dropped: re.Match[str]) -> str:
     return "".join(char for char in dropped[0] if category(char) in ("Mn", "Mc") and not _VARIANTS.match(char))
 
 
-def count_overlap(a: Rows, b: Rows, ids: Callable[[Rows, bool], Ids] | None = None) -> int:
-    """How many rows of `b` (evaluation) have their text in `a` (training text). `ids`: `same_ids`, of whoever keeps them.
+def count_overlap(a: Rows, b: Rows) -> int:
+    """How many rows of `b` (evaluation) have their text in `a` (training text).
 
     Texts are compared by `same_ids`, and whole: a sentence inside a longer text is not found. Labels are ignored.
 
@@ -51,13 +51,14 @@ def count_overlap(a: Rows, b: Rows, ids: Callable[[Rows, bool], Ids] | None = No
     * different numbers (a corpus of single texts against a task of pairs, or the reverse): a row of `b` counts when any
       one of its texts is a text of `a`.
     """
-    return int(_shared(b, a, ids or same_ids).sum())
+    return int(_shared(b, a).sum())
 
 
-def _shared(rows: Rows, others: Rows, ids: Callable[[Rows, bool], Ids]) -> NDArray[np.bool_]:
-    """Mask [n] of the rows whose text is in `others`, as `count_overlap` compares them."""
-    whole = rows.columns == others.columns
-    return np.asarray(among(ids(rows, whole), ids(others, whole)).any(axis=1))
+def _shared(rows: Rows, others: Rows, unit: int | None = None) -> NDArray[np.bool_]:
+    """Mask [n] of the rows whose text is in `others`, as `count_overlap` compares them; with a `unit`, the text in this column."""
+    whole = unit is None and rows.columns == others.columns
+    columns = slice(unit, None if unit is None else unit + 1)
+    return np.asarray(among(same_ids(rows, whole)[:, columns], same_ids(others, whole)[:, columns]).any(axis=1))
 
 
 def among(ids: Ids, others: Ids) -> NDArray[np.bool_]:
@@ -72,24 +73,24 @@ def among(ids: Ids, others: Ids) -> NDArray[np.bool_]:
 
 def normal_ids(rows: Rows, whole: bool = True) -> Ids:
     """Hashes of the normalised texts, by which rows are drawn: uint64 [n, 1] of whole rows, else [n, columns]."""
-    each_text = not whole and rows.columns > 1
-    return rows.hashes(normalised, each_text).reshape(len(rows), rows.columns if each_text else 1)
+    return _ids(rows, normalised, whole)
 
 
 def same_ids(rows: Rows, whole: bool = True) -> Ids:
     """`normal_ids` that also tell symbols beyond ASCII apart, emojis for example: equal for texts that count as one."""
-    ids = normal_ids(rows, whole).copy()
-    if len(wide := np.flatnonzero(~rows.each(str.isascii, np.bool_).all(axis=1))):
-        symbols = rows.take(wide).hashes(_symbols, each_text=True) ^ hashes(["0:"])  # 0 without any
-        symbols *= np.arange(1, 2 * rows.columns, 2, dtype=np.uint64)
-        ids[wide] ^= np.bitwise_xor.reduce(symbols, axis=1, keepdims=True) if ids.shape[1] == 1 else symbols
-    return ids
+    return _ids(rows, _with_symbols, whole)
 
 
-def _symbols(text: str) -> str:
-    """The symbols beyond ASCII of a text: currency, mathematics, arrows, emojis with the colour of their skin."""
-    found = _BEYOND_ASCII.findall(text) and _BEYOND_ASCII.findall(normalize("NFKC", text))
-    return "".join(char for char in found if category(char) in ("So", "Sm", "Sc") or ord(char) in _SKIN)
+def _ids(rows: Rows, form: Callable[[str], str], whole: bool) -> Ids:
+    each_text = not whole and rows.columns > 1
+    return rows.hashes(form, each_text).reshape(len(rows), rows.columns if each_text else 1)
+
+
+def _with_symbols(text: str) -> str:
+    """The normalised text, and its symbols beyond ASCII: currency, mathematics, arrows, emojis with the colour of their skin."""
+    found = [] if text.isascii() else _BEYOND_ASCII.findall(normalize("NFKC", text))
+    symbols = (char for char in found if category(char) in ("So", "Sm", "Sc") or ord(char) in _SKIN)
+    return normalised(text) + "".join(symbols)
 
 
 def parted(rows: Rows, scope: Scope, unit: int | None = None) -> tuple[Rows, Rows]:
@@ -111,8 +112,5 @@ def without(rows: Rows, *others: Rows, unit: int | None = None) -> Rows:
     any one text of a row; with a `unit`, that in this column."""
     kept = np.ones(len(rows), dtype=np.bool_)
     for other in others:
-        if unit is None:
-            kept &= ~_shared(rows, other, same_ids)
-        else:
-            kept &= ~among(same_ids(rows, whole=False)[:, unit], same_ids(other, whole=False)[:, unit])
+        kept &= ~_shared(rows, other, unit)
     return rows if kept.all() else rows.take(kept)
