@@ -9,10 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from transformers import AutoTokenizer
+from torch import Tensor
 
-from harness.encoders.models.pretrained_folder import Form, classified, plain_model, plain_tokens
+from harness.encoders.models.pretrained_folder import Form, PlainModel
 from harness.errors import UserError
 
 ONNX_FILE = "model.onnx"
@@ -29,36 +28,19 @@ def check_onnx() -> None:
         )
 
 
-class _Logits(nn.Module):
-    def __init__(self, folder: Path, form: Form):
-        super().__init__()
-        self.form = form
-        self.model, self.head = plain_model(folder, form)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """Tokens [B, L] each -> logits [B, C]."""
-        given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        named = {name: tensor for name, tensor in given.items() if tensor is not None}
-        return classified(self.form, self.model(**named), self.head)
-
-
 def write_onnx(folder: Path, form: Form, texts: Sequence[tuple[str, ...]]) -> tuple[float, float]:
     """Write `ONNX_FILE` into a classifier's folder, with rows and tokens of any number. Returns the greatest difference of its
     logits from those of plain transformers over `texts` in batches of `BATCHES` rows, and the greatest logit. Raises UserError where the
     exporter fails."""
     import onnxruntime
 
-    tokenizer, model, path = (
-        AutoTokenizer.from_pretrained(str(folder)),
-        _Logits(folder, form).eval(),
-        folder / ONNX_FILE,
-    )
-    _export(model, plain_tokens(tokenizer, (*texts, *texts)[:2]), path)
+    model, path = PlainModel(folder, form), folder / ONNX_FILE
+    _export(model, model.tokens((*texts, *texts)[:2]), path)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     difference = greatest = 0.0
     for size in BATCHES:
         for start in range(0, len(texts), size):
-            given = plain_tokens(tokenizer, texts[start : start + size])
+            given = model.tokens(texts[start : start + size])
             with torch.inference_mode():
                 theirs = model(**given)
             (ours,) = session.run(None, {name: tensor.numpy() for name, tensor in given.items()})
@@ -67,7 +49,7 @@ def write_onnx(folder: Path, form: Form, texts: Sequence[tuple[str, ...]]) -> tu
     return difference, greatest
 
 
-def _export(model: nn.Module, given: dict[str, Tensor], path: Path) -> None:
+def _export(model: PlainModel, given: dict[str, Tensor], path: Path) -> None:
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of torchvision, which no encoder needs
     try:
         with warnings.catch_warnings():

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import (
     AutoModel,
@@ -174,46 +174,47 @@ _LOADED_BY: dict[str, Any] = {
 }
 
 
-def plain_model(folder: Path, form: Form) -> tuple[Any, dict[str, Tensor]]:
-    """What plain transformers loads of a folder, and the head beside it, empty where there is none."""
-    transformers_logging.set_verbosity_error()  # an encoder alone has no pooler, which is of no use here
-    transformers_logging.disable_progress_bar()
-    beside = load_file(folder / HEAD_FILE) if (folder / HEAD_FILE).exists() else {}
-    model: Any = _LOADED_BY.get(form, AutoModel).from_pretrained(str(folder), dtype=torch.float32)
-    return model.eval(), beside
+class PlainModel(nn.Module):
+    """What plain transformers loads of a folder, with the head beside it where there is one. `answering`: it says where an answer begins and ends."""
 
+    def __init__(self, folder: Path, form: Form) -> None:
+        super().__init__()
+        transformers_logging.set_verbosity_error()  # an encoder alone has no pooler, which is of no use here
+        transformers_logging.disable_progress_bar()
+        self.form, self.tokenizer = form, AutoTokenizer.from_pretrained(str(folder))
+        self.model: Any = _LOADED_BY.get(form, AutoModel).from_pretrained(str(folder), dtype=torch.float32)
+        self.head = load_file(folder / HEAD_FILE) if (folder / HEAD_FILE).exists() else {}
+        self.answering = form == "question_answering" or "start.weight" in self.head
+        self.eval()
 
-def plain_tokens(tokenizer: Any, texts: Sequence[tuple[str, ...]], truncation: Any = True) -> dict[str, Tensor]:
-    """Rows of one or two texts as plain transformers reads them, padded: [n, L] each."""
-    columns = [list(column) for column in zip(*texts, strict=True)]
-    return dict(tokenizer(*columns, padding=True, truncation=truncation, return_tensors="pt"))
+    def tokens(self, texts: Sequence[tuple[str, ...]]) -> dict[str, Tensor]:
+        """Rows of one or two texts as plain transformers reads them, padded: [n, L] each. Of questions the context is truncated."""
+        columns = [list(column) for column in zip(*texts, strict=True)]
+        truncation: Any = "only_second" if self.answering else True
+        return dict(self.tokenizer(*columns, padding=True, truncation=truncation, return_tensors="pt"))
 
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        """Tokens [n, L] each -> the logits of a classifier [n, C], of start and end [n, L, 2], or of a masked language model at the first token
+        [n, V]; of an encoder alone that token's state [n, d]."""
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        out = self.model(**{name: tensor for name, tensor in given.items() if tensor is not None})
+        if self.form == "classifier":
+            return out.logits  # type: ignore[no-any-return]
+        if self.form == "question_answering":
+            return torch.stack([out.start_logits, out.end_logits], dim=2)
+        if self.answering:
+            return torch.cat([self._head(side, out[0]) for side in SIDES], dim=2)
+        first: Tensor = out[0][:, 0]
+        return self._head("out", torch.tanh(self._head("dense", first))) if self.head else first
 
-def classified(form: Form, out: Any, beside: Mapping[str, Tensor]) -> Tensor:
-    """The logits [n, C] of a classifier: those of transformers' own class, or of the head beside an encoder."""
-    if form == "classifier":
-        return out.logits  # type: ignore[no-any-return]
-    pooled = torch.tanh(linear(out[0][:, 0], beside["dense.weight"], beside["dense.bias"]))
-    return linear(pooled, beside["out.weight"], beside["out.bias"])
+    def _head(self, layer: str, states: Tensor) -> Tensor:
+        return linear(states, self.head[f"{layer}.weight"], self.head[f"{layer}.bias"])
 
 
 def plain_logits(folder: Path, form: Form, texts: Sequence[tuple[str, ...]]) -> Tensor:
-    """What plain transformers computes of rows of one or two texts: logits [n, C]; of a masked language model those of the first
-    token; of an encoder its first token's state [n, d], or the logits of the head beside it; of question answering start and end at the tokens
-    [T, 2] of a row each, its context truncated."""
-    model, beside = plain_model(folder, form)
-    answering = form == "question_answering" or "start.weight" in beside
-    tokenizer = AutoTokenizer.from_pretrained(str(folder))
-    given = plain_tokens(tokenizer, texts, "only_second" if answering else True)
+    """What plain transformers computes of rows of one or two texts, as `PlainModel` does; of start and end at the tokens [T, 2]."""
+    model = PlainModel(folder, form)
+    given = model.tokens(texts)
     with torch.inference_mode():
-        out = model(**given)
-    real = given["attention_mask"].bool()
-    if form == "question_answering":
-        return torch.stack([out.start_logits[real], out.end_logits[real]], dim=1)
-    if answering:
-        sides = [linear(out[0][real], beside[f"{side}.weight"], beside[f"{side}.bias"]) for side in SIDES]
-        return torch.cat(sides, dim=1)
-    if form == "classifier" or beside:
-        return classified(form, out, beside)
-    first: Tensor = out[0][:, 0]
-    return first
+        found: Tensor = model(**given)
+    return found[given["attention_mask"].bool()] if model.answering else found
