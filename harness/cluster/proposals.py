@@ -18,7 +18,7 @@ from harness.errors import UserError
 from harness.search.points import Points, Trial, Watch, best_trial
 from harness.search.racing import paired
 from harness.search.request import TuneRequest
-from harness.search.study import DIED, NOTES, first_points, key_of, sampler_of, trials_of, unfinished
+from harness.search.study import DIED, NOTES, key_of, sampler_of, trials_of, unfinished
 from harness.store import Store
 from harness.store.studies import database_errors
 
@@ -48,7 +48,7 @@ class Proposals(Searcher, Stopper):
         """By Tune's name of a trial: Optuna's trial, and the key of its point."""
         again = [trial.point for trial in self.trials.values() if unfinished(trial, request.base.retry)]
         self._again = set(map(key_of, again))
-        first = [point for point in first_points(points.space) if key_of(point) not in self.trials]
+        first = [point for point in points.space.first_points if key_of(point) not in self.trials]
         with database_errors(store):
             ended = sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
             study.sampler = sampler_of(points.space, request.seed + ended)

@@ -24,8 +24,8 @@ from harness.planning.runs import Plan
 from harness.search.points import Points, Trial, Watch
 from harness.search.request import Point, TuneRequest
 from harness.search.space import check_metric, check_varied, requested_space
-from harness.search.study import first_points, study_name, summary, trials_of, unfinished
 from harness.search.study import opened as opened_study
+from harness.search.study import study_name, summary, trials_of, unfinished
 from harness.specs import SHARED_PHASES
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store, StoredRequest
@@ -72,7 +72,7 @@ class PreparedStudy(Study):
 
         trials = trials_of(begun_study(store, self.name), self.points, store)
         again, asked = [trial.point for trial in trials if unfinished(trial, retry)], [trial.point for trial in trials]
-        left = planned([*again, *(point for point in first_points(space) if point not in asked)])
+        left = planned([*again, *(point for point in space.first_points if point not in asked)])
         stages = planned(asked).stages | left.stages
         to_train = left.pending(store.statuses(left.stages), retry)
         own = [stage for stage in planned([space.defaults]).stages.values() if stage.phase not in SHARED_PHASES]
@@ -135,18 +135,18 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
     request = request.read()
     space = requested_space(request)
     prepared = prepare(space.bench(request.base, space.defaults), train=train)
-    check_varied(space, prepared.resolved.rows, (*space.shared, *request.base.overrides))
+    check_varied(space, prepared.resolved.rows, (*space.given, *request.base.overrides))
     if prepared.plan.skipped:
         row, task, reason = prepared.plan.skipped[0]
         raise UserError(f"{row}{' on ' + task if task else ''} cannot be tuned: {reason}.")
     tasks = {name: found.task for name, found in prepared.plan.tasks.items()}
     check_metric(space, tasks, request)
-    chosen, overrides = prepared.resolved, (*space.shared, *space.fixed, *request.base.overrides)
+    chosen, overrides = prepared.resolved, (*space.given, *request.base.overrides)
     shared = replace(prepared.request, tasks=chosen.tasks, sizes=chosen.sizes, overrides=overrides)
     base = resolve(prepared.resolved.table, shared, tasks)
     points = Points(space, base, shared, tasks, prepared.plan.table_data)
     runs = [run.stage.key for run in points.runs_of([space.defaults])]
-    name = study_name(space, request.seed, runs, (*space.shared, *request.base.overrides))
+    name = study_name(space, request.seed, runs, request.base.overrides)
     sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
     notes = [
         f"Each point is row {base.rows[0].name} of table {base.table.name}, preset {base.preset}, protocol {base.protocol}, encoder {base.encoder} "
@@ -246,7 +246,7 @@ def starts_from(points: Points, point: Point) -> set[str]:
 def shared_weights(points: Points) -> set[str]:
     """What runs of the default point, or of several points of a grid, start from."""
     space = points.space
-    users = Counter(key for point in (space.defaults, *first_points(space)) for key in starts_from(points, point))
+    users = Counter(key for point in (space.defaults, *space.first_points) for key in starts_from(points, point))
     return {key for key, number in users.items() if number > 1}
 
 

@@ -313,8 +313,8 @@ class ResolvedSpace(Space):
     """A space as it is explored: under one preset, in one mode, and small enough to travel.
 
     `preset`: of the space; `table_preset`: the preset of `table`. `row` '' lets the table add one. `parameters` by path,
-    parents before children. `shared`: overrides of all points. `fixed`: what `defaults` says of what the mode does not vary, overrides of all
-    points too. `defaults`: the point that is tried first. `trials`: of a grid its points. `origins`: where a request has from what it takes from it.
+    parents before children. `given`: overrides of all points: of `set`, then what `defaults` says of what the mode does not vary.
+    `defaults`: the point that is tried first. `trials`: of a grid its points. `origins`: where a request has from what it takes from it.
     """
 
     preset: str
@@ -322,15 +322,17 @@ class ResolvedSpace(Space):
     mode: str
     sampler: str
     parameters: dict[str, Choice]
-    shared: tuple[Override, ...]
-    fixed: tuple[Override, ...]
+    given: tuple[Override, ...]
     origins: dict[str, str]
 
-    def grid_points(self) -> tuple[dict[str, Value], ...]:
-        """The default point, then the others in the order of the file, the last parameter fastest."""
+    @property
+    def first_points(self) -> tuple[dict[str, Value], ...]:
+        """What a study asks for itself: the default point; of a whole grid then the others in the order of the file, the last parameter fastest."""
+        if self.sampler != "grid":
+            return (self.defaults,)
         product = itertools.product(*(drawn.choice for drawn in self.parameters.values()))
         points = [dict(zip(self.parameters, values, strict=True)) for values in product]
-        return (dict(self.defaults), *(point for point in points if point != self.defaults))
+        return (self.defaults, *(point for point in points if point != self.defaults))
 
     def define(self, trial: Any) -> dict[str, Value]:
         """The point that an optuna trial proposes: parameters without effect under their parents' values are left out."""
@@ -353,7 +355,7 @@ class ResolvedSpace(Space):
             protocol=base.protocol or (OWN_TABLE if own else None),
             subsets=base.subsets or (tuple(range(self.subsets)) if self.subsets else None),
             **judged,
-            overrides=(*self.shared, *self.fixed, *base.overrides, *self.overrides(point)),
+            overrides=(*self.given, *base.overrides, *self.overrides(point)),
             origins={**base.origins, **taken},
         )
 
@@ -426,8 +428,7 @@ def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
         "sampler": sampler,
         "row": row,
         "parameters": parameters,
-        "shared": tuple(shared),
-        "fixed": tuple(each for each in fixed if each.key not in shown.set),
+        "given": (*shared, *(each for each in fixed if each.key not in shown.set)),
         "origins": origins,
         "defaults": defaults,
         "metric": request.metric or shown.metric,

@@ -45,19 +45,15 @@ def sampler_of(space: ResolvedSpace, seed: int) -> optuna.samplers.BaseSampler:
 
 
 def study_name(space: ResolvedSpace, seed: int, default_runs: Sequence[str], overrides: Iterable[Override] = ()) -> str:
-    """Equal for two commands that propose the same points and evaluate them by the same runs. `overrides`: what the space and the user
-    set for all points, which may have an effect at others than the default one. It leaves out the number of
+    """Equal for two commands that propose the same points and evaluate them by the same runs. What the space and the user (`overrides`)
+    set for all points may have an effect at others than the default one. It leaves out the number of
     trials, so a study can be extended. It is a valid folder name, whatever the space is called."""
-    texts = sorted(override.text for override in overrides)
+    of_set = [each for each in space.given if each.in_file]  # the others are in the default point's runs
+    texts = sorted(each.text for each in (*of_set, *overrides))
     shared = {"set": texts} if texts else {}
     identity = digest_of({"space": space.identity(), "seed": seed, "runs": list(default_runs), **shared})
     words = re.sub(r"[^\w.+-]+", "_", f"{space.name}-{space.mode}-{space.preset}").lstrip(".")
     return f"{words}-{identity[:8]}"
-
-
-def first_points(space: ResolvedSpace) -> tuple[Point, ...]:
-    """What a study asks for itself: the default point, or every point of a grid."""
-    return space.grid_points() if space.sampler == "grid" else (space.defaults,)
 
 
 def opened(store: Store, name: str, metric: str) -> optuna.Study:

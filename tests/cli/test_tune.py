@@ -139,7 +139,7 @@ def test_failed_replicates_are_said_in_the_exit_status(
     request = TuneRequest("cmlm", Request(tasks=("movies",)), space="mine.yaml", mode="grid", racing="none")
     with open_study(prepare_study(request)) as opened:
         statuses: tuple[Status, ...] = ("done", "done", "done", last)
-        for point, second in zip(opened.points.space.grid_points(), statuses, strict=True):
+        for point, second in zip(opened.points.space.first_points, statuses, strict=True):
             ran(opened, point, 0.5, 0.5, status=second)
     assert prepare_study(request).plan().ended == 4 - status, "a failed one is tried again"
     monkeypatch.setattr(study_commands, "run_trials", lambda *_: None)  # the replicate fails once more

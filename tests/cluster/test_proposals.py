@@ -181,7 +181,7 @@ def test_the_default_point_is_tried_first_and_a_grid_is_run_in_its_order(
 ) -> None:
     points = points_of(tmp_path, mode="grid", trials=None)
     done = Tune(points, store).all()
-    assert [dict(trial.point) for trial in done.trials] == list(points.space.grid_points())
+    assert [dict(trial.point) for trial in done.trials] == list(points.space.first_points)
     assert [trial.state for trial in done.trials] == ["complete"] * 4
     search = points_of(tmp_path, trials=1)
     forget()
@@ -213,7 +213,7 @@ def test_a_trial_whose_replicate_failed_is_run_again_and_a_diverged_one_is_not(t
 def test_a_study_of_an_older_harness_is_read_and_goes_on(tmp_path: Path, store: Store) -> None:
     """It named the trial that another one repeats, or runs again, and a grid's place."""
     points = points_of(tmp_path, mode="grid", trials=None)
-    first, second, third, fourth = points.space.grid_points()
+    first, second, third, fourth = points.space.first_points
     notes: list[tuple[Point, dict[str, Any], float | None]] = [
         (first, {"place": 0, "state": "complete"}, 0.5),
         (second, {"place": 1, "same as": 0}, 0.5),

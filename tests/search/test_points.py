@@ -42,7 +42,7 @@ def grid(packaged: dict[str, Path]) -> Points:
 
 
 def test_a_point_is_the_runs_of_bench_set(grid: Points) -> None:
-    every = grid.space.grid_points()
+    every = grid.space.first_points
     assert len({keys_of(grid, point) for point in every}) == len(every) == 30
     for point in every[::9]:
         plan = bench(grid, point)
@@ -85,7 +85,7 @@ def test_no_run_counts_as_several_replicates(
 
 def test_what_several_points_start_from_is_kept_until_the_study_ends(grid: Points) -> None:
     """Post-trainings of the default point; of a grid over fine-tuning all."""
-    default, *others = (starts_from(grid, point) for point in grid.space.grid_points())
+    default, *others = (starts_from(grid, point) for point in grid.space.first_points)
     assert shared_weights(grid) == default
     assert default.isdisjoint(set().union(*others))
     rates = Choice(choice=(1e-4, 5e-4))

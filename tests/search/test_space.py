@@ -72,7 +72,7 @@ def test_all_that_a_space_proposes_under_any_preset_lies_in_it_and_runs(name: st
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     for preset in SPACES[name].presets:
         grid, search = (explored(SPACES[name], preset=preset, mode=mode) for mode in ("grid", "search"))
-        points = [tuple(point.values()) for point in grid.grid_points()]
+        points = [tuple(point.values()) for point in grid.first_points]
         product = list(itertools.product(*(p.choice for p in grid.parameters.values())))
         assert len(set(points)) == len(points) == grid.trials
         assert points == [tuple(grid.defaults.values()), *(point for point in product if point != points[0])]
@@ -81,7 +81,7 @@ def test_all_that_a_space_proposes_under_any_preset_lies_in_it_and_runs(name: st
         drawn = [search.define(study.ask()) for _ in range(4)]
         assert drawn[0] == search.defaults
         assert all(within(search, point) for point in drawn)
-        for space, proposed in ((grid, grid.grid_points()), (search, drawn)):
+        for space, proposed in ((grid, grid.first_points), (search, drawn)):
             assert space.row, "a packaged space names a row that its table has"
             assert pickle.loads(pickle.dumps(space)) == space
             for point in proposed:
@@ -171,7 +171,7 @@ def test_what_does_not_fit_its_table_is_told(tmp_path: Path, changes: dict[str, 
 
     def check(preset: str | None) -> None:
         space = explored(own, preset=preset)
-        check_varied(space, tabled(space, space.defaults).rows, space.shared)
+        check_varied(space, tabled(space, space.defaults).rows, space.given)
 
     with pytest.raises(UserError, match=re.escape(said)):
         check([*own.presets, None][-2 if own.presets else -1])
