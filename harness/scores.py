@@ -108,8 +108,10 @@ def results_of(plan: Plan, store: Store) -> pd.DataFrame:
     recorded = {result.key for result in found}
     earlier = store.records({stage.key for run in plan.runs for stage in run.stage.chain[:-1]})
     for run in (run for run in plan.runs if run.stage.key not in recorded):
-        if blocking := _blocking(run.stage, earlier):
-            found += _of(plan, run, blocking)
+        blocking = ((each, earlier[each.key]) for each in run.stage.chain[:-1] if each.key in earlier)
+        for stage, ended in [each for each in blocking if each[1].status != "done"][:1]:
+            reason = f"{stage.phase} {ended.status}: {ended.reason}"
+            found += _of(plan, run, Record(run.stage.key, ended.status, reason))
     return placed(frame_of(found), plan.resolved.places)
 
 
@@ -189,15 +191,6 @@ def counted_records(store: Store, metrics: Mapping[str, str]) -> dict[str, Recor
         if (value := dev_score(stages[key], record, metrics[key])) is not None:
             found[key].dev_scores[metrics[key]] = value
     return found
-
-
-def _blocking(stage: Stage, earlier: Mapping[str, Record]) -> Record | None:
-    """The record of a run that an earlier, failed stage of its chain blocks."""
-    for ancestor in stage.chain[:-1]:
-        record = earlier.get(ancestor.key)
-        if record and record.status != "done":
-            return Record(stage.key, record.status, f"{ancestor.phase} {record.status}: {record.reason}")
-    return None
 
 
 def example_counts(plan: Plan) -> list[str]:

@@ -18,14 +18,13 @@ from harness.commands.train import Show, check_machine, deadline_of, session_of,
 from harness.errors import UserError
 from harness.paths import check_writable, without_folders
 from harness.planning.point import TARGET, PointFile
-from harness.planning.request import from_json
 from harness.planning.resolve import resolve
 from harness.planning.runs import Plan
 from harness.search.points import Points, Trial, Watch
 from harness.search.request import Point, TuneRequest
 from harness.search.space import check_metric, check_varied, requested_space
 from harness.search.study import opened as opened_study
-from harness.search.study import study_name, summary, trials_of, unfinished
+from harness.search.study import study_name, trials_of, unfinished
 from harness.specs import SHARED_PHASES
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store, StoredRequest
@@ -266,22 +265,6 @@ def _remember(opened: Opened, kind: str, trial: Trial) -> None:
         settings = [override.text for override in points.space.bench(opened.request.base, trial.point).overrides]
         request = StoredRequest(kept.table, {**kept.values, "set": settings}, opened.name)
         opened.store.keep_request(request, [stage.key for run in runs for stage in run.stage.chain])
-
-
-def recorded_studies(store: Store) -> list[dict[str, Any]]:
-    """The studies of a store, the one that ran last first: study, table, row, trials (complete, dropped, failed, running), metric, best (the mean of the best
-    trial over its replicates on the metric's own scale, None without one) and started_at (Unix time of the last trial's start)."""
-    asked: dict[str, StoredRequest] = {}
-    for stored in store.requests():
-        asked.setdefault(stored.study, stored)
-    found = []
-    for name in store.studies():
-        study, stored = begun_study(store, name), asked.get(name, StoredRequest("", {}))
-        if study and study.get_trials(deepcopy=False):
-            row = without_folders(", ".join((stored.values and from_json(stored.values).methods) or ()))
-            where = {"study": name, "table": stored.table, "row": row}
-            found.append({**where, **summary(study), "started_at": stored.asked_at})
-    return sorted(found, key=lambda study: -study["started_at"])
 
 
 # ----------------------------------------------------------------------------------------------------------- trackers

@@ -96,11 +96,6 @@ class Points:
         subsets = max(map(self.base.subsets_at, self.base.sizes), key=len)
         return tuple((subset, seed) for seed in self.base.seeds for subset in subsets)
 
-    def subset_of(self, size: int, subset: int) -> int:
-        """The subset of a size in the replicates of `subset`: the only one of a full training set is part of every replicate of its seed."""
-        own = self.base.subsets_at(size)
-        return subset if len(own) > 1 else own[0]
-
     @property
     def metric(self) -> str:
         """The name for readers: that of the search, or what the tasks are selected by."""
@@ -110,18 +105,17 @@ class Points:
         """What a run of a task counts with."""
         return self.space.metric or self.base.selection_metric(task)
 
-    def resolved(self, point: Point) -> ResolvedTable:
-        overrides = (*self.request.overrides, *self.space.overrides(point))
-        return resolve(self.base.table, replace(self.request, overrides=overrides), self.tasks)
-
     def runs(self, point: Point) -> tuple[tuple[Run, ...], ...]:
-        """The runs of each replicate: one a task and size. Raises UserError for a point that cannot be run."""
-        runs, skipped = runs_of(self.resolved(point), self.table_data)
+        """The runs of each replicate: one a task and size. The only subset of a full training set is part of every replicate of its seed. Raises
+        UserError for a point that cannot be run."""
+        request = replace(self.request, overrides=(*self.request.overrides, *self.space.overrides(point)))
+        runs, skipped = runs_of(resolve(self.base.table, request, self.tasks), self.table_data)
         if skipped:
             name, task, reason = skipped[0]
             raise UserError(f"{name}{' on ' + task if task else ''} cannot be run: {reason}.")
+        single = {size for size in self.base.sizes if len(self.base.subsets_at(size)) == 1}
         return tuple(
-            tuple(run for run in runs if (run.subset, run.seed) == (self.subset_of(run.size, subset), seed))
+            tuple(run for run in runs if run.seed == seed and (run.subset == subset or run.size in single))
             for subset, seed in self.replicates
         )
 

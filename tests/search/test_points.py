@@ -75,7 +75,6 @@ def test_no_run_counts_as_several_replicates(
     points = replace(grid, base=base)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("harness.search.points.runs_of", lambda *_: (runs, []))
-        patch.setattr(Points, "resolved", lambda *_: base)
         found = points.runs(grid.space.defaults)
     assert points.replicates == tuple((subset, seed) for seed in (31, 42) for subset in subsets)
     assert [{(run.size, run.subset, run.seed) for run in of_replicate} for of_replicate in found] == [
