@@ -70,13 +70,6 @@ class Ledger:
         """How stages ended, and which of them this command trained."""
         return self._store.statuses(keys), self._tried.intersection(keys)
 
-    def records(self, metrics: dict[str, str]) -> dict[str, Record]:
-        """As `counted_records` of the store."""
-        # half of what a ledger would import, and a bench does not ask
-        from harness.scores import counted_records
-
-        return counted_records(self._store, metrics)
-
     def others_alive(self) -> bool:
         return self._store.others_alive(self._owner)
 

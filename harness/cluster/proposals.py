@@ -18,7 +18,7 @@ from harness.errors import UserError
 from harness.search.points import Points, Trial, Watch, best_trial
 from harness.search.racing import paired
 from harness.search.request import TuneRequest
-from harness.search.study import DIED, NOTES, key_of, sampler_of, trials_of, unfinished
+from harness.search.study import DIED, NOTES, key_of, outcomes_of, sampler_of, trials_of, unfinished
 from harness.store import Store
 from harness.store.studies import database_errors
 
@@ -125,8 +125,10 @@ class Proposals(Searcher, Stopper):
             if result["fatal"]:
                 raise UserError(error)
             self.trials[key] = replace(so_far, state="failed", reason=error)
-        elif len(result["outcomes"]) > len(so_far.outcomes):
-            so_far = replace(so_far, outcomes=result["outcomes"])
+        elif result["ended"] > len(so_far.outcomes):
+            ended = outcomes_of(self.points, self._store, so_far.point, result["failed"])[: result["ended"]]
+            assert len(ended) == result["ended"], "each of its runs has ended"
+            so_far = replace(so_far, outcomes=ended)
             trial.report(so_far.mean(), len(so_far.outcomes))
             self._watch("replicate", so_far)
             if len(so_far.outcomes) == len(self.points.replicates):

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -28,8 +28,8 @@ from harness.methods import read_methods
 from harness.planning.request import Request
 from harness.planning.runs import Plan
 from harness.planning.work import Ended, Item, work
-from harness.search.points import Points, ReplicateOutcome
-from harness.specs import Record
+from harness.search.points import Points
+from harness.specs import Run
 
 LOSSES = 100
 """How often a trial starts again: as its process trains nothing, what ends it is a node that leaves."""
@@ -81,7 +81,7 @@ def explore(proposals: Proposals, request: Request, **parameters: Any) -> None:
 
 
 class HarnessTrial(tune.Trainable):
-    """`step` runs the next replicate, each a run along its chains, by a worker in the trial's placement group, and reports the outcomes so far. An
+    """`step` trains the next replicate, each a run along its chains, by a worker in the trial's placement group, and reports how many have ended. An
     actor serves one trial after another with the same worker; a new one starts after its death. `references`: to tokens, as of `TokenCache`;
     `retry`: diverged stages of earlier commands are trained again."""
 
@@ -110,24 +110,25 @@ class HarnessTrial(tune.Trainable):
         return "harness-trial"
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self._number, self._outcomes = new_config["number"], list[ReplicateOutcome]()
-        self._runs = self._points.runs(new_config["point"])
+        self._number, self._runs = new_config["number"], self._points.runs(new_config["point"])
+        self._ended, self._failed = 0, dict[str, str]()
         return True
 
     def step(self) -> dict[str, Any]:
         try:
-            self._outcomes.append(self._outcome(len(self._outcomes)))
+            self._replicate(self._runs[self._ended])
         except StoppedError:
             raise
         except Exception as error:  # a failed trial does not stop the study; a cluster that cannot run any trial does
             fatal = isinstance(error, UserError)
             reason = str(error) if fatal else f"{type(error).__name__}: {first_line(error)}"
             return {"error": reason, "fatal": fatal}
-        return {"outcomes": tuple(self._outcomes)}
+        self._ended += 1
+        return {"ended": self._ended, "failed": self._failed}
 
-    def _outcome(self, index: int) -> ReplicateOutcome:
-        """Train what is not recorded of a replicate. A stage that ends without a record could not be made: the weights that it starts from are gone."""
-        points, runs, storage = self._points, self._runs[index], self._setup.storage
+    def _replicate(self, runs: Sequence[Run]) -> None:
+        """Train what is not recorded of a replicate. A stage that fails without a record could not be made: the weights that it starts from are gone."""
+        points, storage = self._points, self._setup.storage
         statuses, ended = self._ask("ended", [stage.key for run in runs for stage in run.stage.chain])
         broken = {key for key in ended & statuses.keys() if statuses[key][0] != "done"}
         left = tuple(run for run in runs if broken.isdisjoint(stage.key for stage in run.stage.chain))
@@ -142,12 +143,7 @@ class HarnessTrial(tune.Trainable):
             else:
                 time.sleep(0.5)  # another process trains the stage
                 stages.ask_again()
-        failed = {event.item.stage.key: event.reason for event in stages.events() if event.kind == "failed"}
-        unrecorded = {key: Record(key, "failed", reason) for key, reason in failed.items()}
-        records = self._ask("records", points.counted(runs))
-        outcome = points.outcome(runs, records) or points.outcome(runs, unrecorded | records)
-        assert outcome is not None, "each of its runs has ended"
-        return outcome
+        self._failed |= {event.item.stage.key: event.reason for event in stages.events() if event.kind == "failed"}
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         return ask(self._ledger, method, *arguments, *([self._number] if method == "lease" else []))

@@ -6,10 +6,11 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, takewhile
+from types import MappingProxyType
 from typing import Any
 
 import optuna
@@ -22,7 +23,7 @@ from harness.scores import counted_records
 from harness.search.points import STATES, Points, ReplicateOutcome, State, Trial
 from harness.search.request import Point
 from harness.search.space import ResolvedSpace
-from harness.specs import digest_of, trained_again
+from harness.specs import Record, digest_of, trained_again
 from harness.store import Store, StoredRequest
 from harness.store.studies import begun_study, database_errors, storage_of
 
@@ -99,13 +100,19 @@ def trials_of(study: optuna.Study | None, points: Points, store: Store) -> tuple
     return tuple(trials.values())
 
 
-def outcomes_of(points: Points, store: Store, point: Point) -> tuple[ReplicateOutcome, ...]:
-    """The replicates of a point whose runs have ended, up to the first one that has not."""
-    with suppress(UserError):  # it cannot be run, and its notes say why
+def outcomes_of(
+    points: Points, store: Store, point: Point, failed: Mapping[str, str] = MappingProxyType({})
+) -> tuple[ReplicateOutcome, ...]:
+    """The replicates of a point whose runs have ended, up to the first one that has not. `failed`: why stages failed, by key; one whose parent's
+    weights are gone has no record."""
+    try:
         runs = points.runs(point)
-        records = counted_records(store, points.counted(chain.from_iterable(runs)))
-        return tuple(filter(None, takewhile(bool, (points.outcome(each, records) for each in runs))))
-    return ()
+    except UserError:  # it cannot be run, and its notes say why
+        return ()
+    records = counted_records(store, points.counted(chain.from_iterable(runs)))
+    every = {key: Record(key, "failed", reason) for key, reason in failed.items()} | records
+    found = (points.outcome(each, records) or points.outcome(each, every) for each in runs)
+    return tuple(filter(None, takewhile(bool, found)))
 
 
 def unfinished(trial: Trial, retry: bool = False) -> bool:

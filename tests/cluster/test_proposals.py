@@ -108,7 +108,7 @@ class Tune:
         point, outcomes = self.running[name]
         outcomes.append(self.evaluator(point, len(outcomes)))
         self.points.recorded[whole(point), len(outcomes) - 1] = outcomes[-1]
-        ended = self.proposals(name, {"outcomes": tuple(outcomes)})
+        ended = self.proposals(name, {"ended": len(outcomes), "failed": {}})
         if ended:
             del self.running[name]
             self.proposals.on_trial_complete(name)

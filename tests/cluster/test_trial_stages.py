@@ -34,9 +34,8 @@ class Trial(HarnessTrial):
         self._setup, self._retry = WorkerSetup({}, storage), False
         data = SimpleNamespace(tasks={"toy": SimpleNamespace(task=SimpleNamespace(metrics=["accuracy"]))})
         base = SimpleNamespace(subsets=(0,), seeds=(0, 1))
-        self._points = SimpleNamespace(  # type: ignore[assignment]
-            base=base, table_data=data, counted=lambda runs: {}, outcome=lambda runs, records: records
-        )
+        self._points = SimpleNamespace(base=base, table_data=data)  # type: ignore[assignment]
+        self._failed = dict[str, str]()
         self.trained: list[str] = []
 
     def _train(self, item: Item) -> Ended:
@@ -50,10 +49,10 @@ class Trial(HarnessTrial):
             assert self._ledger.commit(item.stage, record(item.stage, status))
         return Ended(status, "it died" if status == "died" else "")
 
-    def run(self, run: Run = RUNS[0]) -> Any:
+    def run(self, run: Run = RUNS[0]) -> dict[str, str]:
         """Why stages failed, by key."""
-        self._runs = ((run,),)
-        return self._outcome(0)
+        self._replicate([run])
+        return self._failed
 
 
 @pytest.fixture
@@ -95,8 +94,7 @@ def test_a_remake_that_fails_leaves_the_record_alone(begin: Callable[..., Trial]
     trial = begin()
     trial.run()
     trial._setup.storage.delete(weights_of(POST.key))
-    leaf = begin(dies).run(RUNS[1])[LEAVES[1].key]
-    assert (leaf.key, leaf.status) == (LEAVES[1].key, "failed")
-    assert leaf.reason.startswith(f"its parent stage {POST.key[:10]} failed: it died")
+    reason = begin(dies).run(RUNS[1])[LEAVES[1].key]
+    assert reason.startswith(f"its parent stage {POST.key[:10]} failed: it died")
     assert store.statuses([POST.key, LEAVES[1].key]) == {POST.key: ("done", 1)}
     assert begin().run(RUNS[1]) == {}, "its lease was given back"
