@@ -7,10 +7,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-CLOSE = 0.65
-"""The similarity (`difflib`) from which a name is taken for a misspelling of another."""
-LONGEST = 100
-"""Characters of a name that are compared."""
 KEPT = "recorded stages are kept, and the same command resumes"
 """What every command that ends early says last."""
 
@@ -51,13 +47,11 @@ class NotAtHand(UserError):  # noqa: N818 - a state of the data that a plan show
 
 
 class NotFetched(NotAtHand):
-    """Data on the hub that this machine has not fetched yet. A plan goes on without it, a run fetches it."""
+    """Data on the hub that this machine has not asked for yet. A plan goes on without it, a run fetches it."""
 
 
 _FLAG = re.compile(r"('harness [^']*')|--([a-z][a-z-]+)")
 """A flag where it is no part of a whole command."""
-_ARGUMENTS = {"with": "with_file"}
-"""Arguments of the Python API that do not have the name of their flag."""
 
 
 @contextmanager
@@ -66,7 +60,7 @@ def naming_arguments() -> Iterator[None]:
 
     def named(found: re.Match[str]) -> str:
         name = (found[2] or "").replace("-", "_")
-        return found[1] or _ARGUMENTS.get(name, name)
+        return found[1] or ("with_file" if name == "with" else name)
 
     try:
         yield
@@ -94,7 +88,7 @@ def hint(name: str, known: Iterable[str]) -> str:
     """A sentence with the name in `known` that `name` most likely misspells, after a space; '' where none is close, whatever the case. No number
     is close to another one: 30 is no misspelling of 20."""
     close = {choice.casefold(): choice for choice in known}
-    best = [] if name.isdecimal() else get_close_matches(name.casefold()[:LONGEST], close, n=1, cutoff=CLOSE)
+    best = [] if name.isdecimal() else get_close_matches(name.casefold()[:100], close, n=1, cutoff=0.65)
     return f" Did you mean '{close[best[0]]}'?" if best else ""
 
 

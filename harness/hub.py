@@ -15,13 +15,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.errors import NotAtHand, UserError
+from harness.errors import NotAtHand, NotFetched, UserError
 
 HUB = "hub:"
 """How the name of a data set begins: hub:OWNER/NAME[:CONFIG][@REVISION]."""
-SECONDS = 10.0
-"""For an answer about a repository."""
-PROBE_SECONDS = 5.0
 _NAME = re.compile(r"hub:([\w.-]+/[\w.-]+)(?::([^@:]+))?(?:@(\S+))?")
 
 
@@ -35,7 +32,7 @@ def parsed(name: str) -> tuple[str, str | None, str | None]:
 
 
 def unreachable() -> str:
-    """Why the hub cannot be reached; empty when any answer came back within `PROBE_SECONDS` during this minute."""
+    """Why the hub cannot be reached; empty when any answer came back within 5 s during this minute."""
     from huggingface_hub import is_offline_mode
 
     return "HF_HUB_OFFLINE is set" if is_offline_mode() else _probe(int(time.monotonic() / 60))
@@ -46,7 +43,7 @@ def _probe(minute: int) -> str:
     from huggingface_hub import constants, get_session
 
     try:
-        get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
+        get_session().head(constants.ENDPOINT, timeout=5.0)
     except Exception as error:  # the client's HTTP library differs between versions (httpx, httpx2)
         return f"{constants.ENDPOINT}: {error}"
     return ""
@@ -81,19 +78,13 @@ class Repository:
     def _at(self) -> dict[str, Any]:
         return {"revision": self.revision, "repo_type": self.kind}
 
-    def cached(self, file: str) -> Path | None:
-        """A file, if it is in the cache. Makes no request."""
-        from huggingface_hub import try_to_load_from_cache
-
-        path = try_to_load_from_cache(self.name, file, **self._at)
-        return Path(path) if isinstance(path, str) else None
-
     def fetch(self, file: str, *, download: bool = True) -> Path:
         """A file, from the cache or else, where it may be asked, the hub. Raises NotAtHand or UserError, see `failed`."""
-        from huggingface_hub import hf_hub_download
+        from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
-        if path := self.cached(file):
-            return path
+        path = try_to_load_from_cache(self.name, file, **self._at)
+        if isinstance(path, str):
+            return Path(path)
         if not download:
             raise self.not_fetched(file)
         with self._asking(file):
@@ -124,7 +115,7 @@ class Repository:
         from huggingface_hub.errors import RemoteEntryNotFoundError
 
         with self._asking():
-            info = HfApi().repo_info(self.name, timeout=SECONDS, **self._at)
+            info = HfApi().repo_info(self.name, timeout=10.0, **self._at)
             with suppress(RemoteEntryNotFoundError):
                 hf_hub_download(self.name, "README.md", revision=info.sha, repo_type=self.kind)
         return str(info.sha)
@@ -163,4 +154,5 @@ class Repository:
         short = " ".join(reason.split())[:160].rstrip(".")
         why = f" and cannot be fetched ({short}); connect, set HF_ENDPOINT to a mirror" if reason else ""
         fix = why or "; let the command that trains fetch it"
-        return NotAtHand(f"{self.where}: {what} is not in the hub cache{fix}, or {self.otherwise}.")
+        kind = NotAtHand if reason else NotFetched
+        return kind(f"{self.where}: {what} is not in the hub cache{fix}, or {self.otherwise}.")

@@ -55,24 +55,18 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-def keep_freed_memory() -> None:
-    """Let glibc keep the memory that this process frees, for its next allocations.
-
-    By default it gives large blocks back to the kernel at once. A training loop allocates the same activations and gradients at every
-    update, and the kernel zeroes and maps each of their pages anew: a tenth of a run's time on a virtual machine (docs/LOG.md).
-    """
-    m_trim_threshold, m_top_pad, m_mmap_threshold = -1, -2, -3
-    _mallopt({m_mmap_threshold: 2**31 - 1, m_trim_threshold: 2**31 - 1, m_top_pad: 2**26})
-
-
-def few_arenas() -> None:
-    """Limit glibc to two malloc arenas. It gives each of Ray's threads one and keeps the memory that is freed there: 20 to 40 kB a
-    stage, hundreds of megabytes in a long bench."""
-    m_arena_max = -8
-    _mallopt({m_arena_max: 2})
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8
+KEEP_FREED = {M_MMAP_THRESHOLD: 2**31 - 1, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**26}
+"""Keeps the memory that a process frees for its next allocations. By default glibc gives large blocks back to the kernel at once. A training loop
+allocates the same activations and gradients at every update, and the kernel zeroes and maps each of their pages anew: a tenth of a run's time on a
+virtual machine (docs/LOG.md)."""
+FEW_ARENAS = {M_ARENA_MAX: 2}
+"""By default glibc gives each of Ray's threads an arena and keeps the memory that is freed there: 20 to 40 kB a stage, hundreds of megabytes in a
+long bench."""
 
 
-def _mallopt(values: dict[int, int]) -> None:
+def set_malloc(values: Mapping[int, int]) -> None:
+    """Set parameters of glibc's malloc for this process."""
     with suppress(AttributeError, OSError):  # another C library
         for parameter, value in values.items():
             ctypes.CDLL(None).mallopt(parameter, value)

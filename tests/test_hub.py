@@ -69,5 +69,5 @@ def test_a_hub_that_is_not_there_is_asked_once_a_minute(tmp_path: Path) -> None:
 def test_what_was_fetched_needs_no_hub(hub: StandIn, tmp_path: Path) -> None:
     first = elsewhere(f"{ASK}\nask('me/there')", tmp_path, HF_ENDPOINT=hub.address).splitlines()
     code = "from harness.hub import Repository\nthere = Repository('dataset', 'me/there', 'x', 'y')\n"
-    code += "print(there.cached('a.txt'), there.fetch('a.txt'), there.cached_snapshot(['*']), there.cached('b.txt'), sep='\\n')"
-    assert elsewhere(code, tmp_path, HF_HUB_OFFLINE="1").splitlines() == [first[1], *first[1:], "None"]
+    code += "print(there.fetch('a.txt'), there.cached_snapshot(['*']), sep='\\n')"
+    assert elsewhere(code, tmp_path, HF_HUB_OFFLINE="1").splitlines() == first[1:]

@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.cluster import environment, set_environment
 from harness.errors import UserError, first_line
-from harness.machine import cores, few_arenas
+from harness.machine import FEW_ARENAS, cores, set_malloc
 from harness.planning.request import Request
 from harness.private import command_line_masked, job_config
 
@@ -33,7 +33,7 @@ def session(request: Request, metadata: dict[str, str]) -> Iterator[tuple[str, R
     address of its dashboard ('' where it has none) and the request with `gpus_per_run` (where it names none: 1 if the cluster has GPUs, else
     0). The dashboard shows `metadata` for the job. Raises UserError where Ray does not start or answer, and where this process runs one
     already, which is left alone."""
-    few_arenas()
+    set_malloc(FEW_ARENAS)
     set_environment()
     import ray
 

@@ -34,7 +34,7 @@ from harness.encoders.sources import encoder_digest, files_of
 from harness.encoders.tokens import Examples, Vocabulary
 from harness.errors import KEPT, StoppedError, UserError, first_line
 from harness.execution import WorkerSetup
-from harness.machine import end_with_parent, keep_freed_memory
+from harness.machine import KEEP_FREED, end_with_parent, set_malloc
 from harness.paths import replace_file, user_cache
 from harness.planning.request import Request
 from harness.planning.work import Ended, Item
@@ -226,7 +226,7 @@ def prepared(setup: WorkerSetup) -> WorkerSetup:
     import torch
 
     setup = on_this_node(setup)
-    keep_freed_memory()
+    set_malloc(KEEP_FREED)
     torch.set_num_threads(setup.threads)
     torch.set_float32_matmul_precision("highest")  # TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, set in some images, allows TF32
     if setup.device == "cpu" and torch.cuda.is_available() and ray.get_gpu_ids():

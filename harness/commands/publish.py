@@ -70,8 +70,8 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
         folder.mkdir(parents=True, exist_ok=True)
         # they start from the current folder of whoever reads it
         values = json.loads(without_folders(json.dumps(dict(prepared.kept.values), ensure_ascii=False)))
-        stages, kept = plan.stages, values | {"folder": "."}
-        count = publish_records(store, table, stages, kept, folder, prepared.snapshot, gold)
+        kept = replace(prepared.kept, values=values | {"folder": "."})
+        count = publish_records(store, kept, plan.stages, folder, prepared.snapshot, gold)
         shown = results_view(grid, caption)
         replace_file(folder / RESULTS_FILE, shown.written("csv"))
         views = (shown, notes_view(grid, caption), settings_view(grid.resolved))

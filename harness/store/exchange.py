@@ -6,7 +6,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,6 @@ from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, unpacked, wri
 from harness.store.records import Store, StoredRequest, anonymous, named_alone, packed, record_of
 from harness.store.studies import take_studies
 from harness.store.tables import RECORDS, REQUEST_STAGES, REQUESTS, RUNS, SEALS, SNAPSHOTS, TRANSLATIONS
-
-CHUNK = 100
-"""Records, with their predictions, of one transaction."""
 
 Labels = Callable[[str], NDArray[Any]]
 """The gold labels [n] of a row set, in its canonical order, by its digest."""
@@ -86,7 +83,7 @@ def take_records(target: Store, source: Store, keys: Collection[str], gold: Labe
     selected update, the scores on dev, and what is predicted. Weights and times may differ, as they do between machines. `gold`:
     what takes the place of their gold labels."""
     merged = Merged()
-    for part in parts(keys, CHUNK):
+    for part in parts(keys, 100):  # of one transaction
         rows = [*map(anonymous, source._select(sa.select(RECORDS).order_by(RECORDS.c.key), RECORDS.c.key, part))]
         for row in rows:
             if gold and row["predictions"]:
@@ -116,33 +113,26 @@ def _take_rows(target: Store, rows: Mapping[sa.Table, Iterable[Mapping[Any, Any]
 
 
 def publish_records(
-    store: Store,
-    table: str,
-    keys: Collection[str],
-    values: Mapping[str, Any],
-    folder: Path,
-    snapshot: Any = None,
-    gold: bool = True,
+    store: Store, request: StoredRequest, keys: Collection[str], folder: Path, snapshot: Any = None, gold: bool = True
 ) -> int:
     """Write the records of one bench with the labels of its runs, its request and all seals of its table, with the `gold` labels of the examples or in a file without
     them; one of the other kind goes. Equal records give an equal file.
 
-    `table`: the table's own name; `keys`: of all stages of the bench; `values`: of its request; `snapshot`: what its plan read. Returns the number of
-    records.
+    `request`: of the bench; `keys`: of all its stages; `snapshot`: what its plan read. Returns the number of records.
     """
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "records.db"
         made = Store(sqlite_url(path))
         count = take_records(made, store, sorted(keys), None if gold else lambda _: np.empty(0, np.int64)).added
-        labels = [label for label in store.labels(sorted(keys)) if label["table"] == table]
+        labels = [label for label in store.labels(sorted(keys)) if label["table"] == request.table]
         last = made._select(sa.select(sa.func.max(RECORDS.c.committed_at).label("at")))[0]["at"]
-        request = StoredRequest(table, values, asked_at=last or 0.0)
+        request = replace(request, asked_at=last or 0.0)
         rows: dict[sa.Table, Iterable[Mapping[Any, Any]]] = {
             RUNS: sorted(labels, key=lambda label: [str(value) for value in label.values()]),
             REQUESTS: [request.row],
             REQUEST_STAGES: [{"key": key, "digest": request.digest} for key in sorted(keys)],
             SNAPSHOTS: [{"digest": request.digest, "body": named_alone(json.dumps(snapshot))}] if snapshot else [],
-            SEALS: store._select(sa.select(SEALS).where(SEALS.c.table == table).order_by(*SEALS.primary_key)),
+            SEALS: store._select(sa.select(SEALS).where(SEALS.c.table == request.table).order_by(*SEALS.primary_key)),
         }
         _take_rows(made, rows)
         name, other = (RECORDS_FILE, UNLABELLED_FILE) if gold else (UNLABELLED_FILE, RECORDS_FILE)

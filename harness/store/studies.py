@@ -15,9 +15,6 @@ from harness.store.records import Store
 if TYPE_CHECKING:
     import optuna
 
-TRIES = 4
-"""Attempts at creating Optuna's tables in a new database, which several commands may do at once."""
-
 
 @contextmanager
 def database_errors(store: Store) -> Iterator[None]:
@@ -43,10 +40,10 @@ def storage_of(store: Store) -> optuna.storages.RDBStorage:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     options = {"connect_args": {"timeout": 30.0}} if store.path else {"pool_pre_ping": True}
     url = store.url.replace("{", "{{").replace("}", "}}")  # Optuna formats it
-    for attempt in range(TRIES):
-        with suppress(*[UserError] * (attempt < TRIES - 1)), database_errors(store):
+    for last in (False, False, False, True):  # another command may create the tables: the next attempt finds them
+        with suppress(*() if last else (UserError,)), database_errors(store):
             return optuna.storages.RDBStorage(url, engine_kwargs=options, skip_compatibility_check=True)
-        time.sleep(0.5)  # another command is creating the tables: the next attempt finds them
+        time.sleep(0.5)
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.errors import NotAtHand, NotFetched, UserError, hint, quoted
+from harness.errors import NotAtHand, UserError, hint, quoted
 from harness.hub import Repository, is_id
 from harness.paths import named_path
 from harness.specs import KEY_LENGTH, digest_of
@@ -368,7 +368,7 @@ def _hub_folder(where: str, name: str, download: bool) -> Path:
     if found and _weights(found) and (found / "config.json").is_file():
         return found
     if not download:
-        raise NotFetched(str(model.not_fetched(model)))
+        raise model.not_fetched(model)
     found = model.snapshot([*FILES, WEIGHTS[0]])
     return found if _weights(found) else model.snapshot([*FILES, WEIGHTS[1]])
 

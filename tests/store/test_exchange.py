@@ -163,7 +163,8 @@ def published(store: Store, folder: Path) -> Store:
     """Stages 0 and 1 of a store, as the table 'toy'."""
     keys = [of.key for seed in range(2) for of in (stage(seed),)]
     folder.mkdir(exist_ok=True)
-    assert publish_records(store, "toy", keys, {"table": "toy", "folder": "."}, folder, {"rows": 3}) == 2
+    request = StoredRequest("toy", {"table": "toy", "folder": "."})
+    assert publish_records(store, request, keys, folder, {"rows": 3}) == 2
     return Store(str(folder), create=False)
 
 
@@ -197,7 +198,7 @@ def test_what_leaves_a_store_names_no_machine_and_no_folder(store: Store, other:
         "checkpoint_failed": said.format("/home/alice/x", " on alices-laptop"),
     }
     put(store, of, named)
-    publish_records(store, "toy", [of.key], {"table": "toy"}, tmp_path)
+    publish_records(store, StoredRequest("toy", {"table": "toy"}), [of.key], tmp_path)
     merge(other, store)
     left = record(of)
     left.provenance["checkpoint_failed"] = said.format("x", "")

@@ -13,14 +13,14 @@ from pathlib import Path
 import torch
 from case import Case, Opened, ended
 
-from harness.machine import keep_freed_memory
+from harness.machine import KEEP_FREED, set_malloc
 from harness.training.loop import train
 from harness.training.result import Scoring
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    keep_freed_memory()
+    set_malloc(KEEP_FREED)
     opened = Opened(Case.read(sys.argv[1]), Path(sys.argv[4]), int(sys.argv[2]))
     stage = opened.runs[int(sys.argv[3])]
     inputs, objective = opened.inputs(stage), opened.objective(stage)

@@ -18,7 +18,7 @@ import torch
 from case import Case, Opened
 from tabulate import tabulate
 
-from harness.machine import keep_freed_memory
+from harness.machine import KEEP_FREED, set_malloc
 from harness.training.loop import Inputs, train
 
 ROWS = ("FT", "w/o demonstrations", "Prompt")
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=20)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    keep_freed_memory()
+    set_malloc(KEEP_FREED)
     case = KShot(args.encoder, args.task, args.updates, 0.0, args.data)
     lines: list[tuple[str, int, float, float]] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -18,7 +18,7 @@ from case import Case, Opened
 from tabulate import tabulate
 from torch.profiler import ProfilerActivity, profile
 
-from harness.machine import keep_freed_memory
+from harness.machine import KEEP_FREED, set_malloc
 from harness.training.loop import train
 from harness.training.result import Scoring
 
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--precision", default="fp32")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    keep_freed_memory()
+    set_malloc(KEEP_FREED)
     case = Case(args.encoder, args.task, args.steps, 5e-5, args.data, args.precision, args.method)
     with tempfile.TemporaryDirectory() as folder:
         opened = Opened(case, Path(folder))
