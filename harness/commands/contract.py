@@ -58,13 +58,10 @@ LENGTHS = (6, 14, 3, 9, 8, 5, 12, 4, 10)
 """Two contrast groups of four, and one sequence alone."""
 
 
-class BrokenLawError(AssertionError):
-    """A law that does not hold, with the sentence that says how."""
-
-
 def require(holds: bool, sentence: str) -> None:
+    """Raises UserError where a law does not hold, with the sentence that says how."""
     if not holds:
-        raise BrokenLawError(sentence)
+        raise UserError(sentence)
 
 
 @dataclass(frozen=True)
@@ -328,6 +325,7 @@ def _broken(law: Callable[[], None]) -> str:
     try:
         law()
     except (Exception, SystemExit) as error:  # whatever the file's code raises
-        known = isinstance(error, BrokenLawError | UserError)
-        return str(error).rstrip(".") if known else f"{type(error).__name__}: {first_line(error)}"
+        return (
+            str(error).rstrip(".") if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
+        )
     return ""

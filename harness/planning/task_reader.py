@@ -69,7 +69,7 @@ class TaskReader:
             len(self.source.unlabelled(task)) if task.unlabelled else 0,
             task.kind.summary(self.source.load(task, whole).gold) if task.own else (),
             found.rare,
-            self.source.skipped(task),
+            self.source.skipped[task],
             {role: task.kind.counts(rows.gold) for role, rows in labelled.items()},
         )
 

@@ -7,6 +7,7 @@ import importlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,8 +80,8 @@ def _library(module: str, name: str, **settings: Any) -> Callable[[Predictions],
     return compute
 
 
-def _f1(**settings: Any) -> Callable[[Predictions], float]:
-    return _library("sklearn.metrics", "f1_score", zero_division=0.0, **settings)
+_sklearn = partial(_library, "sklearn.metrics")
+_f1 = partial(_sklearn, "f1_score", zero_division=0.0)
 
 
 def _best_f1(predictions: Predictions) -> float:
@@ -95,17 +96,17 @@ METRICS: dict[str, Metric] = {
     for metric in (
         Metric("accuracy", "accuracy", "class", _mean(_right), abbreviation="acc", per_item=_right),
         Metric(
-            "balanced_accuracy",  # the mean recall of the classes that gold holds
+            "balanced_accuracy",
             "balanced accuracy",
             "class",
-            _library("sklearn.metrics", "balanced_accuracy_score"),
+            _sklearn("balanced_accuracy_score"),
             abbreviation="bal. acc",
         ),
         Metric("f1", "F1", "class", _f1(pos_label=1), binary=True),  # of class 1
         Metric("f1_macro", "macro F1", "class", _f1(average="macro")),
         Metric("f1_micro", "micro F1", "class", _f1(average="micro")),
         Metric("f1_weighted", "weighted F1", "class", _f1(average="weighted")),
-        Metric("mcc", "MCC", "class", _library("sklearn.metrics", "matthews_corrcoef"), worst=-1.0),
+        Metric("mcc", "MCC", "class", _sklearn("matthews_corrcoef"), worst=-1.0),
         Metric("spearman", "Spearman correlation", "score", _library("scipy.stats", "spearmanr"), worst=-1.0),
         Metric("pearson", "Pearson correlation", "score", _library("scipy.stats", "pearsonr"), worst=-1.0),
         Metric("exact_match", "EM", "span", _mean(exact_match), abbreviation="EM", per_item=exact_match),
@@ -116,7 +117,8 @@ METRICS: dict[str, Metric] = {
         Metric("best_f1", "answer F1 at the best threshold", "span", _best_f1),
     )
 }
-"""Those of classes by scikit-learn, correlations by scipy, those of questions by SQuAD's official definitions. A class that neither gold nor
+"""Those of classes by scikit-learn, correlations by scipy, those of questions by SQuAD's official definitions. balanced_accuracy is the mean recall of the
+classes that gold holds. A class that neither gold nor
 predictions hold has no part in f1_macro. What is undefined is 0.0: the F1 of a class that is never predicted rightly, mcc and correlations
 when either side is constant (a collapsed model), correlations of fewer than two rows."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -63,8 +64,9 @@ class TextSource:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
-        self._rows: dict[tuple[Task, str], Rows] = {}
         self._made: dict[Hashable, Any] = {}
+        self.skipped = Counter[Task]()
+        """Bad rows that were left out of the splits of a task that were read."""
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """`make()`, kept under `key` as long as the source lives."""
@@ -86,15 +88,7 @@ class TextSource:
 
         Raises NotAtHand when they are neither here nor can be fetched, UserError for anything wrong in them.
         """
-        if (task, split) not in self._rows:
-            rows = self._read(task, split)
-            self._rows[task, split] = rows.sorted()
-            self._rows[task, split].skipped = rows.skipped
-        return self._rows[task, split]
-
-    def skipped(self, task: Task) -> int:
-        """Bad rows that were left out of the splits of a task that were read."""
-        return sum(rows.skipped for (of, _), rows in self._rows.items() if of == task)
+        return self.once((task, split), lambda: self._read(task, split))
 
     def has(self, task: Task, split: str) -> bool:
         """Whether the source has the split, on this machine or to be fetched.
@@ -187,7 +181,8 @@ class TextSource:
                 f"{where}: the labels of {split} are numbers and those of {train} are words; write words in both, or say "
                 "in a YAML file of the task what each number means (labels: {0: NAME, ...})."
             )
-        return rows
+        self.skipped[task] += rows.skipped
+        return rows.sorted()
 
     def _file(self, task: Task, place: Path, split: str) -> Path:
         if found := file_of(place, split):

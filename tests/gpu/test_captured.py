@@ -14,9 +14,9 @@ from gpu.models import BATCH, CPU, SEED, SHAPES, Setting, Trained, built, inputs
 from gpu.replay import Replay
 from torch import Tensor
 
-from harness.commands.contract import BrokenLawError, a_gpu_may_repeat_its_operators, made
+from harness.commands.contract import a_gpu_may_repeat_its_operators, made
 from harness.encoders.models.batch import parts, staged
-from harness.errors import StoppedError
+from harness.errors import StoppedError, UserError
 from harness.objectives.base import TrainingObjective
 from harness.specs import Optim
 from harness.storage import Storage
@@ -196,5 +196,5 @@ def test_an_objective_that_python_decides_is_told(spoiled: str) -> None:
         module.prepare, module.forward = looked, decided
         return subject
 
-    with pytest.raises(BrokenLawError, match="let forward"):
+    with pytest.raises(UserError, match="let forward"):
         a_gpu_may_repeat_its_operators(make)
