@@ -6,10 +6,12 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from harness import specs
+from harness.encoders.sources import NEW, NEW_TOKENIZER
 from harness.errors import UserError
 from harness.methods import METHODS, REFERENCE
 from harness.planning.aggregation import AVERAGE, Aggregation
@@ -21,6 +23,7 @@ from harness.planning.recipe import (
     Phase,
     PreTrain,
     Recipe,
+    TaskRecipe,
     Value,
     fraction_of,
     group_of,
@@ -29,56 +32,33 @@ from harness.planning.recipe import (
     replaced,
 )
 from harness.planning.row import ByTask, Place, ResolvedRow, Row, on_encoder
-from harness.planning.table import TOKENIZER, Column, Table, flat, matching, path_of
+from harness.planning.table import DATA, DESIGN, Column, Preset, Table
 from harness.tasks.protocols import protocol_named
 from harness.wording import value_text
 from harness.yaml_files import parse_value
 
+TASK_RECIPES = "task_recipes"
+TOKENIZER = "encoder.tokenizer"
+WHOLE = ("pre_train.fraction", 1.0)
+"""All of a corpus, which goes without saying."""
 
-@dataclass(frozen=True)
-class Use:
+
+class Use(NamedTuple):
     """A value in use, by its `path`. `tasks`: of a recipe's value those on which a row takes it. `instead`: the table's as a text, where it is
-    another; `origin`: what the table says of where its own comes from; `encoder`: under which it is in use."""
+    another. `letter`: of its origin, '' where the table names none or the value is not the table's own; where the table departs from the paper, D, or
+    P where the value in use is the paper's. `note`: what stands behind the letter; `paper`: of a value that departs in the table the paper's."""
 
     path: str
     value: Any
     tasks: tuple[str, ...]
     instead: str
-    origin: str
-    encoder: str
-
-    @property
-    def paper(self) -> str:
-        """Of a value that departs in the table the paper's."""
-        return self.origin[2:].rpartition(", ")[0]
-
-    @property
-    def where(self) -> str:
-        return self.origin[2:].rpartition(", ")[2]
-
-    @property
-    def letter(self) -> str:
-        """Of its origin, '' where the table names none or the value is not the table's own. Where the table departs from the paper, D, or P
-        where the value in use is the paper's."""
-        if self.origin[:1] == "D":
-            return "P" if parse_value(self.paper) == self.value else "D"
-        return "" if self.instead else self.origin[:1]
+    letter: str
+    note: str
+    paper: str
 
     @property
     def key(self) -> str:
         return self.path.removeprefix("recipe.")
-
-    @property
-    def flag(self) -> str:
-        """What a user types for the paper's value: in full where it is a setting."""
-        files = {
-            "pre_train.corpus": "--corpus FILES",
-            "translator": "--translator NAME",
-            "grids": "",
-            "encoder": "--encoder FOLDER",
-            TOKENIZER: f"--encoder {self.encoder.partition('@')[0]}@FOLDER",
-        }
-        return files.get(self.path, f"--set {self.key}={self.paper}")
 
     def concerns(self, row: Row) -> bool:
         """Whether a row reads the value."""
@@ -98,6 +78,40 @@ def _instead(path: str, ours: Any, theirs: Mapping[str, Any]) -> str:
         return f"{field} {value_text(theirs[f'{parent}.{field}'])}"
     default = getattr(specs.Optim, name, None)
     return "none" if default is None else f"{value_text(default)}, the default"
+
+
+def _path_of(recipe: Recipe) -> str:
+    return f"{TASK_RECIPES}.{'+'.join(recipe.tasks)}" if isinstance(recipe, TaskRecipe) else "recipe"
+
+
+def _flat(
+    of: Any, encoder: str, data: str, trained: Mapping[str, Any], translator: str | None, **more: Any
+) -> dict[str, Any]:
+    """What `of`, a Table or a ResolvedTable, has by path, in the order in which it is printed; `trained`: settings of the encoder and the recipe by
+    path, `more`: of the design. Which weights are stored on the way changes no number."""
+    found: dict[str, Any] = {"encoder": encoder}
+    if encoder.startswith(NEW) and "," not in encoder:
+        size, _, tokenizer = encoder.partition("@")
+        found = {"encoder": size, TOKENIZER: tokenizer or NEW_TOKENIZER}
+    found |= {"data": data, **trained}
+    found |= {"grids": "of the rows"} if any(row.configuration_of for row in of.rows) else {}
+    found |= {} if translator is None else {"translator": translator}
+    corpus = keyed("pre_train", of.pre_train)
+    found |= {key: value for key, value in corpus.items() if key != "pre_train.save_at" and (key, value) != WHOLE}
+    found |= {name: getattr(of, name) for name in ("max_length", "selection_every", "sizes", "seeds")} | more
+    return found | {f"aggregate.{name}": value for name, value in of.aggregate.stated.items()}
+
+
+def stated(table: Table, preset: Preset) -> dict[str, Any]:
+    """Every value that a table states, by path: under a preset that is the paper's setting, else under the first that is, with its design; else under
+    'paper' or the default."""
+    usual = table.presets.get("paper", table.presets[table.default_preset])
+    reference = next((each for each in (preset, *table.presets.values()) if each.comparable), usual)
+    here = table.under(reference, (*DATA, *(DESIGN if reference.comparable else ())))
+    trained = keyed("encoder", table.encoder_settings)
+    for recipe in (table.recipe, *table.task_recipes):
+        trained |= {f"{_path_of(recipe)}.{key}": value for key, value in recipe.values.items()}
+    return _flat(here, reference.encoder, reference.data, trained, here.translator or None, subsets=here.subsets)
 
 
 @dataclass(frozen=True)
@@ -155,19 +169,22 @@ class ResolvedTable:
         reached, preset = self._reach(), self.table.presets[self.preset]
         values = {f"encoder.{name}": value for name, value in self.encoder_settings.items()}
         values |= {path: value for path, (value, _) in reached.items()}
-        # The table's own under the preset, where that is the paper's setting, else under its reference.
-        theirs = self.table.stated(preset if preset.comparable else None)
+        theirs = stated(self.table, preset)
         count: Any = len if sorted(self.subsets) == [*range(len(self.subsets))] else tuple  # where not the first ones
         design = {"subsets": count(self.subsets), **({"draws": preset.draws} if preset.draws else {})}
-        found = flat(self, self.encoder, self.data, values, self.translator if self.translations else None, **design)
+        found = _flat(self, self.encoder, self.data, values, self.translator if self.translations else None, **design)
         # Fewer sizes are no change of a value, nor is the tokenizer where the table's encoder has its own.
         theirs = {TOKENIZER: found.get(TOKENIZER), "translator": "", **theirs, "sizes": self.sizes}
         theirs["subsets"] = count(range(theirs["subsets"]))
         made = []
         for path, value in found.items():
-            tasks = reached[path][1] if path in reached else self.tasks
-            origin = next((self.table.origin[pattern] for pattern in matching(self.table.origin, path)), "")
-            made.append(Use(path, value, tasks, _instead(path, value, theirs), origin, self.encoder))
+            tasks, instead = reached[path][1] if path in reached else self.tasks, _instead(path, value, theirs)
+            origin = next((text for pattern, text in self.table.origin.items() if fnmatchcase(path, pattern)), "")
+            letter, note, paper = "" if instead else origin[:1], origin[2:], ""
+            if origin.startswith("D"):
+                paper, _, note = note.rpartition(", ")
+                letter = "P" if parse_value(paper) == value else "D"
+            made.append(Use(path, value, tasks, instead, letter, note, paper))
         return tuple(made)
 
     def _reach(self) -> dict[str, tuple[Any, tuple[str, ...]]]:
@@ -180,7 +197,7 @@ class ResolvedTable:
             values, recipe = self.under[task], recipes.get(task, self.table.recipe)
             idle = key not in values or (name == "decay_biases_and_norms" and not values.get(f"{phase}.weight_decay"))
             if not idle and any(phase in row.groups and task in row.tasks and key not in own for row, own in rows):
-                path = f"{path_of(recipe) if key in recipe.values else 'recipe'}.{key}"
+                path = f"{_path_of(recipe) if key in recipe.values else 'recipe'}.{key}"
                 found[path] = values[key], (*found.get(path, (None, ()))[1], task)
         return found
 
@@ -194,7 +211,7 @@ class ResolvedTable:
     def _changes(self, departing: bool = True) -> tuple[str, ...]:
         """Each changed value as 'fine_tune.lr 0.0001 instead of 1e-05'. `departing`: with those that depart from the paper in the table too, so
         that the table's value is not what they are held against."""
-        changed = [use for use in self.uses if use.instead and (departing or use.origin[:1] != "D")]
+        changed = [use for use in self.uses if use.instead and (departing or not use.paper)]
         found = [f"{use.key} {value_text(use.value)} instead of {use.instead}" for use in changed]
         extra = [task for task in self.tasks if task not in self.table.tasks]
         return (*found, *([f"tasks that the paper's table lacks: {', '.join(extra)}"] if extra else []))

@@ -7,13 +7,11 @@ flat object.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from harness.encoders.sources import NEW, NEW_TOKENIZER
 from harness.errors import unknown
 from harness.planning.aggregation import AVERAGE, Aggregation
 from harness.planning.recipe import (
@@ -39,10 +37,6 @@ from harness.tasks.metrics import METRICS, check_metric
 from harness.tasks.protocols import PROTOCOLS
 from harness.tasks.task import TASKS, Task
 from harness.yaml_files import MisplacedError, Strict, load_named, one_of, packaged_files, placed
-
-TASK_RECIPES = "task_recipes"
-TOKENIZER = "encoder.tokenizer"
-WHOLE = ("pre_train.fraction", 1.0)
 
 
 class Source(Strict):
@@ -158,8 +152,8 @@ class Table(Strict):
     `encoder_preset`: of a request that names an encoder which no preset has, and no preset.
 
     `paper`: size -> row -> column -> [value, spread] in the paper's units; values times `paper_unit.value`, spreads times
-    `paper_unit.spread`, lie in [0, 1]. `origin`: where each value comes from, by its path or a pattern ('recipe.*.lr'); a table that gives
-    origins gives one for every value. `averages`: rows printed after the others by name, each with those that its cells are the means of; their
+    `paper_unit.spread`, lie in [0, 1]. `origin`: where each value comes from, by its path or a pattern ('recipe.*.lr'); a packaged table
+    gives one for every value. `averages`: rows printed after the others by name, each with those that its cells are the means of; their
     spread is that of all runs which count in these.
     """
 
@@ -205,7 +199,6 @@ class Table(Strict):
         self._check_rows(titles)
         self._check_names(titles)
         self._check_recipe()
-        self._check_origins()
         return self
 
     def _check_rows(self, titles: list[str]) -> None:
@@ -266,15 +259,6 @@ class Table(Strict):
         if pre_trained and self.pre_train is None:
             raise MisplacedError(["pre_train"], "rows with pre_train need a corpus: pre_train: {corpus: NAME}")
 
-    def _check_origins(self) -> None:
-        found = {path: matching(self.origin, path) for path in self.stated()} if self.origin else {}
-        used = {pattern for patterns in found.values() for pattern in patterns}
-        _check({pattern: "" for pattern in self.origin if pattern not in used}, found, "value", "origin")
-        for path, patterns in found.items():
-            wrong = f"matches {' and '.join(patterns)}; keep one" if patterns else "has no origin: give P, R, C or D"
-            if len(patterns) != 1:
-                raise MisplacedError(["origin", *patterns[1:2]], f"{path} {wrong}")
-
     def preset_for(self, encoders: tuple[str, ...] | None) -> str:
         """The preset of a request that names none, but these encoders."""
         if not encoders or not self.encoder_preset:
@@ -291,45 +275,6 @@ class Table(Strict):
         here = self.under(preset)
         found = {"max_length": here.max_length, **self.recipe.values, **keyed("encoder", self.encoder_settings)}
         return found | keyed("mlm_head", preset.mlm_head or MlmHead()) | keyed("pre_train", here.pre_train)
-
-    def stated(self, preset: Preset | None = None) -> dict[str, Any]:
-        """Every value that the table states, by path; encoder and data are those of `preset` (None: the comparable one, else 'paper', else the
-        default), and the design where it is comparable."""
-        usual = self.presets.get("paper", self.presets[self.default_preset])
-        reference = preset or next((each for each in self.presets.values() if each.comparable), usual)
-        here = self.under(reference, (*DATA, *(DESIGN if reference.comparable else ())))
-        recipes = self.recipe, *self.task_recipes
-        values = {f"{path_of(recipe)}.{key}": value for recipe in recipes for key, value in recipe.values.items()}
-        values = keyed("encoder", self.encoder_settings) | values
-        return flat(here, reference.encoder, reference.data, values, here.translator or None, subsets=here.subsets)
-
-
-def path_of(recipe: Recipe) -> str:
-    return f"{TASK_RECIPES}.{'+'.join(recipe.tasks)}" if isinstance(recipe, TaskRecipe) else "recipe"
-
-
-def flat(
-    of: Any, encoder: str, data: str, trained: Mapping[str, Any], translator: str | None, **more: Any
-) -> dict[str, Any]:
-    """What `of`, a Table or a ResolvedTable, has by path, in the order in which it is printed; `trained`: settings of the encoder and the recipe by
-    path, `more`: of the design.
-    All of a corpus goes without saying, and which weights are stored on the way changes no number."""
-    found: dict[str, Any] = {"encoder": encoder}
-    if encoder.startswith(NEW) and "," not in encoder:
-        size, _, tokenizer = encoder.partition("@")
-        found = {"encoder": size, TOKENIZER: tokenizer or NEW_TOKENIZER}
-    found |= {"data": data, **trained}
-    found |= {"grids": "of the rows"} if any(row.configuration_of for row in of.rows) else {}
-    found |= {} if translator is None else {"translator": translator}
-    corpus = keyed("pre_train", of.pre_train)
-    found |= {key: value for key, value in corpus.items() if key != "pre_train.save_at" and (key, value) != WHOLE}
-    found |= {name: getattr(of, name) for name in ("max_length", "selection_every", "sizes", "seeds")} | more
-    return found | {f"aggregate.{name}": value for name, value in of.aggregate.stated.items()}
-
-
-def matching(origin: Mapping[str, str], path: str) -> list[str]:
-    """The patterns of `origin` ('recipe.*.lr') that a path fits; a table that gives origins has exactly one for each of its values."""
-    return [pattern for pattern in origin if fnmatchcase(path, pattern)]
 
 
 def table_names() -> tuple[str, ...]:

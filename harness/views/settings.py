@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from harness.methods import METHODS
 from harness.paths import without_folders
 from harness.planning.recipe import group_of, keyed
-from harness.planning.resolved import ResolvedTable, Use
-from harness.planning.table import TASK_RECIPES
+from harness.planning.resolved import TASK_RECIPES, ResolvedTable, Use
 from harness.tasks.protocols import protocol_named
 from harness.views.view import Table, View
 from harness.wording import listed, value_text
@@ -117,12 +116,9 @@ def _text(resolved: ResolvedTable, use: Use) -> str:
 
 def _origin(use: Use) -> tuple[str, str]:
     """The letter of a value's origin, and what stands beside it."""
-    letter = use.letter or "S" * bool(use.instead)
-    if letter == "D":
-        return letter, f"{use.where}: {use.paper}{f'; {use.flag}' if use.flag else ''}"
-    if use.instead and letter == "S":
-        return letter, f"instead of {use.instead}"
-    return letter, letter and (use.origin[2:] if use.origin[:1] == letter else use.where)
+    if use.letter == "D":
+        return "D", f"{use.note}: {use.paper}"
+    return ("S", f"instead of {use.instead}") if use.instead and not use.letter else (use.letter, use.note)
 
 
 def varied(points: Iterable[Mapping[str, Any]], text: Callable[[Any], str] = value_text) -> str:

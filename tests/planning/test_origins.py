@@ -26,14 +26,13 @@ def test_the_papers_value_brings_a_table_closer() -> None:
     ours, theirs = resolve_table("taco_base", "paper"), resolve_table("taco_base", "paper", set=(FP16,))
     assert ours.comparable
     assert theirs.comparable
-    assert [(each.path, each.value, each.paper, each.where, each.flag) for each in departures(ours)] == [
-        ("recipe.pre_train.precision", "fp32", "fp16", "Table 5", f"--set {FP16}"),
+    assert [(each.path, each.value, each.paper, each.note) for each in departures(ours)] == [
+        ("recipe.pre_train.precision", "fp32", "fp16", "Table 5"),
         (
             "pre_train.corpus",
             ours.pre_train and ours.pre_train.corpus,
             "BooksCorpus and English Wikipedia",
             "4.1",
-            "--corpus FILES",
         ),
     ]
     assert [each.path for each in departures(theirs)] == ["pre_train.corpus"]
@@ -68,11 +67,11 @@ def test_a_departure_concerns_the_rows_that_depend_on_it() -> None:
     assert [name for name, text in why.items() if "translator" not in text] == ["CE", "CE + SCL"]
 
 
-def test_a_caption_and_its_json_have_ours_the_papers_and_the_flag() -> None:
+def test_a_caption_and_its_json_have_ours_and_the_papers() -> None:
     r = resolve_table("coco_lm_glue", "paper")
     departing = [setting for setting in settings_of(r) if setting.origin == "D"]
     assert departing
-    expected = [(str(each.value), f"{each.where}: {each.paper}; {each.flag}") for each in departures(r)]
+    expected = [(str(each.value), f"{each.note}: {each.paper}") for each in departures(r)]
     assert [(setting.value, setting.note) for setting in departing] == expected
     view = settings_view(r)
     printed = view.written("text")
