@@ -13,7 +13,7 @@ from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
 from harness.planning.table import Table, load_table
 from harness.specs import Encoder
-from harness.tasks.task import Task
+from harness.tasks.task import TASKS, Task
 
 ROBERTA_BASE = {
     "hidden_size": 768,
@@ -49,7 +49,7 @@ def request(preset: str | None = None, *, set: Iterable[str] = (), **fields: Any
 
 
 def resolve_table(
-    table: Table | str, preset: str | None = None, known: Mapping[str, Task] | None = None, **fields: Any
+    table: Table | str, preset: str | None = None, known: Mapping[str, Task] = TASKS, **fields: Any
 ) -> ResolvedTable:
     """A table by name or loaded; `known`: the tasks by name; `fields`: as of `request`."""
     found = load_table(table) if isinstance(table, str) else table

@@ -15,7 +15,6 @@ from harness.errors import UserError, hint, unknown
 from harness.methods import METHODS, REFERENCE, known_methods, methods_named
 from harness.planning.recipe import (
     EncoderSettings,
-    Length,
     MlmHead,
     Phase,
     PreTrain,
@@ -25,7 +24,7 @@ from harness.planning.recipe import (
     read_value,
     replaced,
 )
-from harness.planning.request import OWN_DATA, YAML, Override, Request, value_of
+from harness.planning.request import OWN_DATA, YAML, Override, Request
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ByTask, ResolvedRow, Row, drawn, on_encoder, rows_named
 from harness.planning.table import Column, Preset, Table
@@ -50,14 +49,12 @@ MOST_SUBSETS = 1000
 """Subset k is a draw of its own for any k (docs/reliability.md); a larger index is a misspelt seed or size."""
 
 
-def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Task] | None = None) -> ResolvedTable:
-    """`table` as a request (None: the table's own defaults) asks for it.
+def resolve(table: Table, request: Request, tasks: Mapping[str, Task] = TASKS) -> ResolvedTable:
+    """`table` as a request asks for it.
 
-    `tasks`: the known tasks by name, for those the table has no column for (one column for each evaluation, the task's
-    first metric); None means `harness.tasks.task.TASKS`, without a check of the table's own tasks.
+    `tasks`: the known ones by name; those that the table has no column for get one for each evaluation, of their first metric.
     Raises UserError for an unknown name, a number out of range, or a wrong override.
     """
-    request = request or Request()
     if request.methods is not None:  # those in files, which were read, by their names
         methods = tuple(known_methods(name, request.methods) for name in request.methods)
         request = replace(request, methods=methods)
@@ -85,7 +82,7 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     patches = [Patch(each, _read(each, parts, pre_trained), _reached(each, table, rows)) for each in overrides]
     of_all, resolved_rows = _resolved_rows(table, preset, encoders, rows, chosen_tasks, patches)
     values = of_all[""]
-    own_data = tasks and all(task in tasks and tasks[task].own for task in chosen_tasks)
+    own_data = all(tasks[task].own for task in chosen_tasks)
     given = {(each.override.row, each.override.key): each for each in patches if each.override in request.overrides}
     result = ResolvedTable(
         table=table,
@@ -126,15 +123,11 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
 def _rows(table: Table, preset: Preset, request: Request) -> tuple[Row, ...]:
     """The chosen rows, after `draws` of the points of each grid, the same points in all grids of one kind."""
     rows, grids = table.rows, dict[tuple[str, tuple[str, ...]], list[str]]()
-    for row in rows if preset.draws else ():
-        grids.setdefault((row.configuration_of, row.tasks), []).append(row.name)
-    left = {
-        name
-        for (grid, tasks), names in grids.items()
-        for name in {*names} - {*drawn(names, preset.draws or 0, " ".join(tasks))}
-        if grid
-    }
-    rows = tuple(row for row in rows if row.name not in left)
+    if preset.draws:
+        for row in rows:
+            grids.setdefault((row.configuration_of, row.tasks), []).append(row.name)
+        kept = {name for (_, on), names in grids.items() for name in drawn(names, preset.draws, " ".join(on))}
+        rows = tuple(row for row in rows if row.name in kept or not row.configuration_of)
     chosen = rows
     if request.methods is not None:
         chosen = _pick_rows(rows, request.methods, request.origin("methods"))
@@ -210,28 +203,25 @@ def _pick_rows(rows: Sequence[Row], names: Iterable[str], where: str) -> tuple[R
 
 
 def _columns(
-    table: Table, preset: str, request: Request, tasks: tuple[str, ...], known: Mapping[str, Task] | None
+    table: Table, preset: str, request: Request, tasks: tuple[str, ...], known: Mapping[str, Task]
 ) -> dict[str, Column]:
     """The table's columns of the chosen tasks in its order, then automatic ones for each task it lacks."""
     columns = {name: column for name, column in table.columns.items() if column.task in tasks}
     for key, spec in columns.items():
-        if known is not None and spec.task not in known:
+        if spec.task not in known:
             wrong = unknown("task", spec.task, known, f"table {table.name}, key columns.{key}.task")
             raise UserError(f"{str(wrong).rstrip('.')}; name the YAML file of a task of your own in --tasks.")
         try:
-            spec.check((known or {}).get(spec.task))
+            spec.check(known[spec.task])
         except MisplacedError as error:
             key = ".".join(["columns", key, *map(str, error.loc)])
             raise UserError(f"table {table.name}, key {key}: {str(error).rstrip('.')}.") from None
-    extra = [task for task in tasks if task not in table.tasks]
-    if extra and known is None:
-        known = TASKS
-    if wrong_names := [name for name in extra if name not in (known or ())]:
-        where = f"preset {preset}" if request.tasks is None else request.origin("tasks")
-        raise unknown("task", wrong_names[0], {*table.tasks, *(known or ())}, where)
-    for name in extra:
-        task = (known or {})[name]
-        for evaluation, title in task.columns_of_table.items():
+    for name in tasks:
+        if name not in (*table.tasks, *known):
+            where = f"preset {preset}" if request.tasks is None else request.origin("tasks")
+            raise unknown("task", name, {*table.tasks, *known}, where)
+        task = known[name]
+        for evaluation, title in task.columns_of_table.items() if name not in table.tasks else ():
             column = name if len(task.tests) == 1 else f"{name}_{evaluation}"
             columns[column] = Column(task=name, metric=task.metrics[0], evaluation=evaluation, title=title)
     return columns
@@ -239,7 +229,7 @@ def _columns(
 
 # ------------------------------------------------------------------------------------------------------- overrides
 
-MODELS: dict[str, tuple[type[BaseModel], ...]] = {
+GROUPS: dict[str, tuple[type[BaseModel], ...]] = {
     "mlm_head": (MlmHead,),
     "encoder": (EncoderSettings,),
     "optim": (Phase,),
@@ -247,7 +237,9 @@ MODELS: dict[str, tuple[type[BaseModel], ...]] = {
     "post_train": (Phase,),
     "pre_train": (Phase, PreTrain),
 }
-"""Whose fields the keys of an override name, by the group that they begin with; a method's hyperparameters follow."""
+KEYS = {f"{group}.{name}": model for group, models in GROUPS.items() for model in models for name in model.model_fields}
+KEYS["max_length"] = Table
+"""Whose field the key of an override names; a method's hyperparameters follow."""
 
 
 def _read(override: Override, methods: Sequence[str], pre_trained: bool) -> dict[str, Any]:
@@ -255,24 +247,22 @@ def _read(override: Override, methods: Sequence[str], pre_trained: bool) -> dict
     group, field, value = override.group, override.field, override.value
     if table_wide(override.key) and group == "pre_train" and not pre_trained:
         raise UserError(f"{override.place}: this table has no row that is pre-trained.")
-    if override.key == "max_length":
-        return {"max_length": value_of(Length, value, override.place)}
     if value is None or (group in methods and field and not isinstance(value, Value)):
         raise UserError(f"{override.place}: should be a number, a word, true or false, not {value!r}.")
     if group in methods and field:
         return {override.key: value}
-    known = {f"{name}.{each}": model for name, of in MODELS.items() for model in of for each in model.model_fields}
-    if model := known.get(override.key):
+    if model := KEYS.get(override.key):
         try:
-            return dict.fromkeys(override.keys, read_value(model, field, value))
+            return dict.fromkeys(override.keys, read_value(model, field or group, value))
         except ValueError as error:
             raise UserError(f"{override.place}: {error}.") from None
-    if group in MODELS and field:
-        raise unknown("key", override.key, [key for key in known if key.startswith(f"{group}.")], override.place)
-    names = [*known, "max_length"]
-    names += [f"{name}.{each}" for name in methods for each in getattr(METHODS.get(name), "model_fields", ())]
-    groups = ", ".join(["max_length", *(f"{group}.*" for group in (*MODELS, *methods))])
-    raise UserError(f"{override.place}: unknown key '{override.key}'.{hint(override.key, names)} Known: {groups}.")
+    if group in GROUPS and field:
+        raise unknown("key", override.key, [key for key in KEYS if key.startswith(f"{group}.")], override.place)
+    names = [f"{name}.{each}" for name in methods for each in getattr(METHODS.get(name), "model_fields", ())]
+    groups = ", ".join(["max_length", *(f"{group}.*" for group in (*GROUPS, *methods))])
+    raise UserError(
+        f"{override.place}: unknown key '{override.key}'.{hint(override.key, [*KEYS, *names])} Known: {groups}."
+    )
 
 
 def _reached(override: Override, table: Table, rows: Sequence[Row]) -> set[str] | None:

@@ -55,16 +55,13 @@ class Column(Strict):
     """
 
     task: str
-    metric: str
+    metric: Annotated[str, one_of("metric", METRICS)]
     evaluation: str = "test"
     title: str
     test_rows: Count | None = None
 
-    def check(self, task: Task | None) -> None:
-        """Raises MisplacedError for a metric or an evaluation that `task` (None: a user's, not read yet) does not have."""
-        if task is None:
-            _check([self.metric], METRICS, "metric", "metric")
-            return
+    def check(self, task: Task) -> None:
+        """Raises MisplacedError for a metric or an evaluation that the task does not have."""
         with placed("metric"):
             check_metric(self.metric, task.kind, f"task {task.name}")
         with placed("evaluation"):
@@ -230,8 +227,9 @@ class Table(Strict):
             _check(group, self.columns, "column", "aggregate", "average_over", index)
         for column, spec in self.columns.items():
             _check([spec.task], self.tasks, "task", "columns", column, "task")
-            with placed("columns", column):
-                spec.check(TASKS.get(spec.task))
+            if task := TASKS.get(spec.task):
+                with placed("columns", column):
+                    spec.check(task)
         _check(self.tasks, {spec.task for spec in self.columns.values()}, "task with a column", "tasks")
         for name, members in self.averages.items():
             _check(members, titles, "row", "averages", name)
