@@ -103,11 +103,6 @@ def hyperparameters(
 ) -> Method:
     """The method with these hyperparameters. Raises UserError naming `where`, the key and what is allowed;
     `origins`: what names a key instead."""
-    known = method.model_fields
-    for name, value in values.items():
-        if isinstance(value, bool) and name in known and known[name].annotation in (int, float):
-            place = (origins or {}).get(name, f"{where}, key {name}")
-            raise UserError(f"{place}: should be a number, not {str(value).lower()}.")
     try:
         return method(**values)
     except ValidationError as error:

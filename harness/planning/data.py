@@ -153,8 +153,9 @@ def _steps(resolved: ResolvedTable, row: ResolvedRow) -> tuple[list[Method], lis
     place, values = f"table {resolved.table.name}, row {row.name}", row.on()
 
     def made(method: type[Method]) -> Method:
-        where, origins = f"method {method.name} (row {row.name})", resolved.origins_of(row, method.name)
-        return hyperparameters(method, group_of(values, method.name), where, origins)
+        set_here = [each for each in row.overrides if each.group == method.name and each.key not in row.own_values]
+        origins = {each.field: each.place for each in set_here}
+        return hyperparameters(method, group_of(values, method.name), f"method {method.name} (row {row.name})", origins)
 
     before, steps = (
         list(map(made, methods_named(text, place) if text else ())) for text in (row.pre_train, row.method)

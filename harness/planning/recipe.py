@@ -160,7 +160,7 @@ def read_value(model: type[BaseModel], name: str, value: Any) -> Any:
     Rules on several fields of the model are left out: the others may be changed too.
     """
     if name not in model.model_fields:
-        raise ValueError(str(unknown("key", name, model.model_fields)))
+        raise ValueError(str(unknown("key", name, model.model_fields)).removesuffix("."))
     info = model.model_fields[name]
     annotation: Any = Annotated[info.annotation, info]
     try:

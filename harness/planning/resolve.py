@@ -24,7 +24,7 @@ from harness.planning.recipe import (
     read_value,
     replaced,
 )
-from harness.planning.request import OWN_DATA, YAML, Override, Request
+from harness.planning.request import OWN_DATA, Override, Request
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ByTask, ResolvedRow, Row, drawn, on_encoder, rows_named
 from harness.planning.table import Column, Preset, Table
@@ -103,7 +103,6 @@ def resolve(table: Table, request: Request, tasks: Mapping[str, Task] = TASKS) -
         if any(row.pre_train for row in rows)
         else None,
         translator=here.translator if request.translator is None else request.translator,
-        file=request.table if request.table.endswith(YAML) else "",
         protocol=request.protocol or table.protocol,
         unreached=tuple(sentence for each in given.values() for sentence in _unreached(each, resolved_rows)),
     )
@@ -247,13 +246,13 @@ def _read(override: Override, methods: Sequence[str], pre_trained: bool) -> dict
     group, field, value = override.group, override.field, override.value
     if table_wide(override.key) and group == "pre_train" and not pre_trained:
         raise UserError(f"{override.place}: this table has no row that is pre-trained.")
-    if value is None or (group in methods and field and not isinstance(value, Value)):
+    of_method = METHODS.get(group) if group in methods and field else None
+    if value is None or (of_method and not isinstance(value, Value)):
         raise UserError(f"{override.place}: should be a number, a word, true or false, not {value!r}.")
-    if group in methods and field:
-        return {override.key: value}
-    if model := KEYS.get(override.key):
+    if model := of_method or KEYS.get(override.key):
         try:
-            return dict.fromkeys(override.keys, read_value(model, field or group, value))
+            read = read_value(model, field or group, value)
+            return dict.fromkeys(override.keys, value if of_method else read)
         except ValueError as error:
             raise UserError(f"{override.place}: {error}.") from None
     if group in GROUPS and field:

@@ -119,8 +119,7 @@ class ResolvedTable:
     """A table as it is run: flat and frozen.
 
     `encoders`: what names of rows call each; `rows`: those of the first encoder, then of the next; `under`: what the table has for all of them. `columns` by id; `subsets` indices;
-    `sizes` total labelled examples, 0 the full training set; `mlm_head`: the MLM stage for an encoder without a usable head; `file`: the
-    table's, '' where it is packaged; `unreached`: a sentence for each override that does not reach all rows that it concerns.
+    `sizes` total labelled examples, 0 the full training set; `mlm_head`: the MLM stage for an encoder without a usable head; `unreached`: a sentence for each override that does not reach all rows that it concerns.
     """
 
     table: Table
@@ -139,7 +138,6 @@ class ResolvedTable:
     mlm_head: MlmHead
     pre_train: PreTrain | None = None
     translator: str = ""
-    file: str = ""
     protocol: str = ""
     unreached: tuple[str, ...] = ()
 
@@ -315,17 +313,6 @@ class ResolvedTable:
         titles = {row.title for row in (*self.table.rows, *self.rows) if row.method in REFERENCE}
         titles |= {METHODS[name].title for name in REFERENCE}
         return frozenset(titles | {on_encoder(title, encoder) for title in titles for encoder in self.encoder_titles})
-
-    def origins_of(self, row: ResolvedRow, method: str) -> dict[str, str]:
-        """Where a hyperparameter of a row's method is set, by its name: an override, or a key of a user's own table."""
-        found = {each.field: each.place for each in row.overrides if each.group == method}
-        for key in row.set:
-            part, _, name = key.rpartition(".")
-            if (part or row.parts[0]) == method:
-                found.pop(name, None)
-                if self.file and row.own in self.table.rows:
-                    found[name] = f"{self.file}, key rows.{self.table.rows.index(row.own)}.set.{key}"
-        return found
 
     def hyperparameters(self, row: ResolvedRow) -> dict[str, Value]:
         """What a row sets, for a reader: by name, by 'method.name' where the row has several methods."""

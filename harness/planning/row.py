@@ -48,15 +48,6 @@ class Grid(Strict):
     tasks: tuple[str, ...] = ()
     grid: dict[str, tuple[Value, ...]] = Field(min_length=1)
 
-    @model_validator(mode="after")
-    def _fits(self) -> Grid:
-        for key, values in self.grid.items():
-            phase, _, changed = key.partition(".")
-            for index, value in enumerate(values if phase in PHASES else ()):
-                with placed("grid", key, index):
-                    read_value(Phase, changed, value)
-        return self
-
 
 def _as_grids(value: object) -> object:
     return [{"grid": value}] if isinstance(value, Mapping) else value
@@ -106,13 +97,22 @@ class Row(Strict):
                 raise MisplacedError([key], why)
         for key, value in self.set.items():
             with placed("set", key):
-                group, _, name = key.partition(".")
-                if group == "encoder":
-                    read_value(EncoderSettings, name, value)
-                elif len(self.parts) > 1 and group not in self.parts:
-                    known = " or ".join(f"{part}.{key}" for part in dict.fromkeys(self.parts))
-                    raise ValueError(f"the row has several methods; write {known}")
+                self._check(key, value)
+        for index, part in enumerate(self.grid):
+            for key, place in ((key, place) for key, values in part.grid.items() for place in range(len(values))):
+                with placed("grid", index, "grid", key, place):
+                    self._check(key, part.grid[key][place], PHASES)
         return self
+
+    def _check(self, key: str, value: Value, phases: Sequence[str] = ()) -> None:
+        """Raises ValueError for a value that does not fit its key; of the recipe for `phases` alone."""
+        group, _, name = key.rpartition(".")
+        if len(self.parts) > 1 and group not in ("encoder", *self.parts, *phases):
+            known = " or ".join(f"{part}.{key}" for part in dict.fromkeys(self.parts))
+            raise ValueError(f"the row has several methods; write {known}")
+        models: dict[str, type[Strict]] = {**METHODS, "encoder": EncoderSettings, **dict.fromkeys(phases, Phase)}
+        if model := models.get(group or self.parts[0]):
+            read_value(model, name, value)
 
     @property
     def configurations(self) -> tuple[Row, ...]:

@@ -57,7 +57,7 @@ def files(workdir: Path) -> Path:
         ),
         ("bench --table", "bench: argument --table: expected one argument"),
         ("plan --table few_shot --items", "plan: --items is part of a sealed comparison; add --seal, or leave it out."),
-        ("plan --table alpha.yaml --tasks movies", "harness: alpha.yaml, key rows.3.set.alpha: should be greater"),
+        ("plan --table alpha.yaml --tasks movies", "key rows.3.set.alpha: should be greater"),
         (
             f"plan {MOVIES} --methods taco --with point.yaml",
             "harness: point.yaml, line 2, key set.window: should be gre",

@@ -246,7 +246,7 @@ def test_a_source_without_the_files_gives_the_plan_of_no_source() -> None:
     [
         ("cmlm.alpa=1", ["Did you mean 'alpha'?"]),
         ("cmlm.p_c=1.5", ["less than or equal to 1", "1.5"]),
-        ("ft.lr=1", ["Known here: none"]),
+        ("ft.lr=1", ["Known: none"]),
     ],
 )
 def test_a_wrong_hyperparameter_is_told_before_anything_is_read(text: str, words: list[str]) -> None:
