@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, create_model, model_validator
+from pydantic import BeforeValidator, Field, create_model
 
 from harness.errors import UserError, unknown
 from harness.methods import known_methods, methods_named
@@ -24,7 +24,7 @@ from harness.planning.request import (
 )
 from harness.planning.resolve import table_wide
 from harness.planning.table import Table, load_table
-from harness.yaml_files import MisplacedError, Places, Strict, load_yaml, places_of
+from harness.yaml_files import Places, Strict, load_yaml, places_of
 
 Name = Annotated[str, Field(min_length=1)]
 TARGET = tuple(name for name in FIELDS if name not in ("preset", "methods", "reference"))
@@ -52,15 +52,6 @@ class PointFile(Strict):
     set: dict[str, Scalar]
     target: Annotated[PointTarget, BeforeValidator(_Target.model_validate)] | None = None
     chosen: dict[str, Any] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _whose(self) -> Self:
-        parts = self.method.split("+")
-        for key in self.set:
-            if len(parts) > 1 and "." not in key and not table_wide(key):
-                known = " or ".join(f"{part}.{key}" for part in parts)
-                raise MisplacedError(["set", key], f"the point has several methods; write {known}")
-        return self
 
     @cached_property
     def name(self) -> str:

@@ -20,6 +20,7 @@ from harness.planning.recipe import (
     PreTrain,
     Value,
     group_of,
+    keyed,
     patched,
     read_value,
     replaced,
@@ -145,7 +146,9 @@ def _resolved_rows(
     patches: Sequence[Patch],
 ) -> tuple[ByTask, list[ResolvedRow]]:
     """What the table has for all rows, and the rows under each encoder with all that they train with."""
-    recipes, own = {task: spec.values for spec in table.task_recipes for task in spec.tasks}, table.values_under(preset)
+    recipes, here = {task: spec.values for spec in table.task_recipes for task in spec.tasks}, table.under(preset)
+    own = {"max_length": here.max_length, **table.recipe.values, **keyed("encoder", table.encoder_settings)}
+    own |= keyed("mlm_head", preset.mlm_head or MlmHead()) | keyed("pre_train", here.pre_train)
     last = {row.title: row.tasks for row in table.rows}
 
     def under(patches: Iterable[Patch]) -> ByTask:

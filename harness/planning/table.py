@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
@@ -30,7 +30,6 @@ from harness.planning.recipe import (
     Seed,
     Size,
     TaskRecipe,
-    keyed,
 )
 from harness.planning.row import Row
 from harness.tasks.metrics import METRICS, check_metric
@@ -267,12 +266,6 @@ class Table(Strict):
         """The table with what a preset changes of the named keys."""
         changes = {name: getattr(preset, name) for name in names}
         return self.model_copy(update={name: value for name, value in changes.items() if value not in (None, ())})
-
-    def values_under(self, preset: Preset) -> dict[str, Any]:
-        """What it has under a preset, by key, before the preset's recipe."""
-        here = self.under(preset)
-        found = {"max_length": here.max_length, **self.recipe.values, **keyed("encoder", self.encoder_settings)}
-        return found | keyed("mlm_head", preset.mlm_head or MlmHead()) | keyed("pre_train", here.pre_train)
 
 
 def table_names() -> tuple[str, ...]:

@@ -195,7 +195,7 @@ def test_a_task_and_a_table_of_the_users() -> None:
         ({"method": "scl+cmlm", "values": "{}"}, "best.yaml, line 1, key method: 'scl+cmlm' trains after fine-tuning"),
         (
             {"method": "cmlm+scl", "values": "{alpha: 1}"},
-            "best.yaml, line 2, key set.alpha: the point has several methods",
+            "best.yaml, line 2, key set.alpha: unknown key 'cmlm+scl.alpha'. Did you mean 'cmlm.alpha'?",
         ),
         ({"values": "{alpha: [1]}"}, "best.yaml, line 2, key set.alpha: should be a number, a word"),
     ],

@@ -84,10 +84,10 @@ def test_what_weight_decay_is_of_is_what_each_papers_library_does(table: str, de
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"grid": [{"tasks": ["rte"], "grid": {"fine_tune.lr": (2.0,)}}]}, "fine_tune.lr"),
+        ({"grid": [{"tasks": ["rte"], "grid": {"fine_tune.lr": (2.0,)}}]}, "less than or equal to 1"),
         ({"grid": [{"tasks": [], "grid": {"fine_tune.lr": (1e-5,)}}] * 2}, "tasks"),
         ({"grid": [{"tasks": ["rte"], "grid": {"fine_tune.lr": (1e-5,)}}], "tasks": ["rte"]}, "leave tasks out"),
-        ({"grid": {"fine_tune.lr": (2.0,)}}, "fine_tune.lr"),
+        ({"grid": {"fine_tune.lr": (2.0,)}}, "less than or equal to 1"),
         ({"grid": {"fine_tune.rate": (0.1,)}}, "rate"),
         ({"draws": 3}, "no grid to draw from"),
     ],
