@@ -100,14 +100,14 @@ def _write(recorded: StageRecord, model: TrainedModel, folder: Path) -> Form:
     from harness.encoders.models.pretrained_folder import Head, write_model, write_tokenizer
 
     stage, objective, task = model.stage, model.objective, model.task
-    head = None
-    if objective.has_classifier:
+    head, kind = None, stage.data.kind
+    if objective.has_classifier and kind:
         tensors = {name.partition("/")[2]: tensor for name, tensor in objective.parts().items()}
         if stage.data.standardised:
             mean, spread = stage.data.standardised
             tensors["out.weight"] = spread * tensors["out.weight"]
             tensors["out.bias"] = mean + spread * tensors["out.bias"]
-        head = Head(tensors, model.kind.names, model.kind.per_token)
+        head = Head(tensors, kind.names, kind.per_token)
     objective.to("cpu")
     form = write_model(objective.encoder, folder, head)
     write_tokenizer(model.setup.encoders[stage.encoder.digest][0], objective.encoder, folder, stage.data.max_length)
@@ -137,8 +137,8 @@ def _compared(recorded: StageRecord, model: TrainedModel, folder: Path, form: Fo
     objective, data = model.objective, model.stage.data
     if objective.encoder.fresh_head and not objective.has_classifier:
         yield "No stage trained its MLM head, and the encoder came without one."
-    if data.prompt:
-        words = zip(data.prompt.words, model.kind.word_names, strict=True)
+    if data.prompt and data.kind:
+        words = zip(data.prompt.words, data.kind.word_names, strict=True)
         answers = ", ".join(f"{word} ({name})" for word, name in words)
         beside = " beside training examples, which are not in this folder," if data.prompt.demonstrations else ""
         yield f"It was trained{beside} to answer {answers} at the mask of '{data.prompt.template}'."

@@ -141,8 +141,9 @@ def classifier_of(model: TrainedModel) -> Classifier:
     from harness.encoders.tokens.reading import reading_of
 
     stage, columns = model.stage, model.task.columns if model.task else ()
-    how = reading_of(stage.data), stage.optim.precision, model.setup.device
-    return Classifier(stage.key[:12], model.objective, model.tokeniser, model.kind, columns, *how)
+    kind, how = stage.data.kind, (reading_of(stage.data), stage.optim.precision, model.setup.device)
+    assert kind is not None
+    return Classifier(stage.key[:12], model.objective, model.tokeniser, kind, columns, *how)
 
 
 def predict_file(

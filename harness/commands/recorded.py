@@ -155,7 +155,7 @@ class StageRecord:
 
         rows, (plan, _) = self.splits[name], self._texts
         predicted = predicted_by(self.record, rows.digest)
-        task = plan.task_of(self.stage) if plan else None
+        task = plan.task_of.get(self.key) if plan else None
         texts = plan.library.get(rows.digest) if plan else None
         frame = pd.DataFrame({"split": [name] * len(predicted.gold)})
         if task and texts is not None and np.array_equal(texts.gold, predicted.gold):

@@ -17,7 +17,6 @@ from harness.commands.recorded import StageRecord
 from harness.commands.train import Show, reader, train, unshown
 from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
-from harness.kinds import Kind
 from harness.machine import on_cpu
 from harness.methods import definition_of
 from harness.planning.work import work
@@ -46,14 +45,7 @@ class TrainedModel:
     @property
     def task(self) -> Task | None:
         """What it is evaluated on; None where that is not known."""
-        return self.prepared.plan.task_of(self.stage)
-
-    @property
-    def kind(self) -> Kind:
-        """What it predicts: as its task names the classes, else as its data do. Of a stage that predicts."""
-        kind = self.task.kind if self.task else self.stage.data.kind
-        assert kind is not None
-        return kind
+        return self.prepared.plan.task_of.get(self.stage.key)
 
     def read(self, row_set: RowSet) -> tuple[Examples, Any]:
         """A row set as the stage reads it: examples, and labels or None."""

@@ -125,9 +125,8 @@ def chain(steps: Sequence[Method], context: RunContext, start: Encoder | Parent 
                 context = method.adapt(context)
                 spec = method.objective(context.fine_tune.batch_size)
             else:
-                mlm_head = context.mlm_head if isinstance(base, Encoder) else None
                 data = cast(Data, context.translated) if method.translates else context.unlabelled
-                phase = UnlabelledPhase(data, context.post_train, context.seed, base, "post-train", mlm_head)
+                phase = UnlabelledPhase(data, context.post_train, context.seed, base, "post-train", context.mlm_head)
                 stages += method.train(phase)
                 base = Parent(stages[-1])
     reads_encoder = definition_of(spec).encoded

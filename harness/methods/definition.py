@@ -87,9 +87,6 @@ class Definition(Strict):
         is read."""
         return StepSize.of(rows, length)
 
-    def step_flops(self, config: Config, rows: float, length: float) -> float:
-        return self.flops(config, self.expected(rows, length))
-
     def refused(self, config: Config) -> str | None:
         """Why an encoder of this configuration cannot be trained, and what to change, in one sentence; or None."""
         return None

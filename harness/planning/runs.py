@@ -75,12 +75,9 @@ class Plan:
         digest = stage.encoder.digest
         return next((each for each in self.encoders if each.encoder.digest == digest), self.encoders[0])
 
-    def task_of(self, stage: Stage) -> Task | None:
-        """The task on whose dev set a stage is evaluated: that of the run that it ends. None of an earlier stage."""
-        return self._tasks_of_runs.get(stage.key)
-
     @cached_property
-    def _tasks_of_runs(self) -> dict[str, Task]:
+    def task_of(self) -> Mapping[str, Task]:
+        """By the key of the last stage of a run the task on whose dev set it is evaluated."""
         return {run.stage.key: self.tasks[run.task].task for run in reversed(self.runs)}
 
     def leaves_weights(self, stage: Stage) -> bool:
@@ -309,7 +306,7 @@ def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:
 
     many, mean = (1.0, data.max_length) if data.blocks == "packed" else sequences(data.train)
     rows = min(optim.batch_size, max(1, data.train.rows)) * many
-    total = definition.step_flops(config, rows, mean) * optim.steps
+    total = definition.flops(config, definition.expected(rows, mean)) * optim.steps
     if definition.encodes_once:
         total = data.train.rows * forward_flops(config, mean, mean * mean)
     if stage.selection and data.dev:

@@ -102,7 +102,7 @@ def work(
         serves = names[key]
         name = serves[0] if len(serves) == 1 else f"{stage.phase} of {serves[0]} and {len(serves) - 1} more"
         selection = (stage.selection.metric,) if stage.selection else ()
-        task = plan.task_of(stage)
+        task = plan.task_of.get(key)
         metrics = tuple(dict.fromkeys((*selection, *(task.metrics if task else ()))))
         _, attempt = statuses.get(key, ("", 0))
         steps, remake, cost = needed[key], key not in pending, plan.stage_flops(stage)

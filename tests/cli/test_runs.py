@@ -129,6 +129,6 @@ def test_a_run_of_a_later_subset_knows_its_task(
     assert record.predictions["text"].isin([text for text, _ in rows]).all()
     assert set(record.record.dev_scores) == set(prepared.plan.tasks["films"].task.metrics)
     again = recorded(None, run.stage.key).prepare()
-    task = again.plan.task_of(run.stage)
+    task = again.plan.task_of.get(run.stage.key)
     assert task is not None
     assert task.classes == ("bad", "good")
