@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from harness.methods import definition_of
 from harness.methods.reference import Majority
 from harness.paths import without_folders
-from harness.planning.row import Place
+from harness.planning.resolved import Place
 from harness.planning.runs import Plan
 from harness.specs import Record, Run, Stage, Status
 from harness.store import Store

@@ -19,7 +19,7 @@ from harness.errors import UserError
 from harness.paths import without_folders
 from harness.planning.aggregation import AVERAGE
 from harness.planning.request import names_in
-from harness.planning.row import on_encoder
+from harness.planning.resolved import on_encoder
 from harness.planning.table import HOURS
 from harness.scores import answers, example_counts, frame_of, hardware, results_of
 from harness.specs import Run

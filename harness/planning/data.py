@@ -15,8 +15,7 @@ from harness.encoders import Located, adapted
 from harness.errors import UserError
 from harness.methods import Method, RunContext, UnlabelledPhase, chain, definition_of, hyperparameters, methods_named
 from harness.planning.recipe import Augment, group_of, updates_between
-from harness.planning.resolved import ResolvedTable
-from harness.planning.row import ResolvedRow
+from harness.planning.resolved import ResolvedRow, ResolvedTable
 from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection, Stage
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import Task

@@ -26,9 +26,8 @@ from harness.planning.recipe import (
     replaced,
 )
 from harness.planning.request import OWN_DATA, Override, Request
-from harness.planning.resolved import ResolvedTable
-from harness.planning.row import ByTask, ResolvedRow, Row, drawn, on_encoder, rows_named
-from harness.planning.table import Column, Preset, Table
+from harness.planning.resolved import ByTask, ResolvedRow, ResolvedTable, on_encoder
+from harness.planning.table import Column, Preset, Row, Table, drawn
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import TASKS, Task
 from harness.wording import listed
@@ -202,6 +201,14 @@ def _pick_rows(rows: Sequence[Row], names: Iterable[str], where: str) -> tuple[R
     added = [Row(name=title, method=titles[title], incomparable="the paper has no such row") for title in titles]
     chosen = {row.name for named in found.values() for row in named}
     return (*(row for row in rows if row.name in chosen), *added)
+
+
+def rows_named(rows: Iterable[Row], name: str) -> list[Row]:
+    """Those of the rows that a name means: the row of that name, else all rows of the method of that name."""
+    rows, lower = list(rows), name.lower()
+    found = [row for row in rows if name in (row.name, row.title)]
+    found = found or [row for row in rows if row.method and row.method.lower() == lower]
+    return found or [row for row in rows if lower in (row.name.lower(), row.title.lower())]
 
 
 def _columns(

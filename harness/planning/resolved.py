@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
+from pydantic import Field
+
 from harness import specs
 from harness.encoders.sources import NEW, NEW_TOKENIZER
 from harness.errors import UserError
@@ -25,14 +27,15 @@ from harness.planning.recipe import (
     Recipe,
     TaskRecipe,
     Value,
+    Values,
     fraction_of,
     group_of,
     keyed,
     patched,
     replaced,
 )
-from harness.planning.row import ByTask, Place, ResolvedRow, Row, on_encoder
-from harness.planning.table import DATA, DESIGN, Column, Preset, Table
+from harness.planning.request import Override
+from harness.planning.table import DATA, DESIGN, Column, Preset, Row, Table
 from harness.tasks.protocols import protocol_named
 from harness.wording import value_text
 from harness.yaml_files import parse_value
@@ -112,6 +115,40 @@ def stated(table: Table, preset: Preset) -> dict[str, Any]:
     for recipe in (table.recipe, *table.task_recipes):
         trained |= {f"{_path_of(recipe)}.{key}": value for key, value in recipe.values.items()}
     return _flat(here, reference.encoder, reference.data, trained, here.translator or None, subsets=here.subsets)
+
+
+Place = tuple[int, str, str, int, int]
+"""Where a table has a score: (size, row, column, subset, seed)."""
+ByTask = Mapping[str, Values]
+"""Values by task, under '' those of all that have no others."""
+
+
+class ResolvedRow(Row):
+    """A row with all that it trains with, as a request asks for it; of several encoders one under each, with a name that says it.
+
+    `tasks`: of those that are chosen; `own`: the row as the table has it; `under`: what the table has for it by task, '' for most, as the `overrides`
+    that reach it leave that; `alone`: what of it those change that do not reach all rows.
+    """
+
+    own: Row = Field(exclude=True)
+    encoder: str = Field("", exclude=True)
+    under: ByTask = Field({"": {}}, exclude=True)
+    alone: dict[str, Value] = Field(default_factory=dict, exclude=True)
+    overrides: tuple[Override, ...] = Field((), exclude=True)
+
+    @classmethod
+    def of(cls, own: Row, **carried: Any) -> ResolvedRow:
+        """A row of a table with what it carries."""
+        return cls.model_construct(**{**dict(own), **carried}, own=own)
+
+    def on(self, task: str = "") -> dict[str, Any]:
+        """All that it trains with on a task, by key: what it sets for itself over the table's."""
+        return patched(self.under[task], self.own_values)
+
+
+def on_encoder(row: str, encoder: str) -> str:
+    """The name of a row in a table of several encoders."""
+    return f"{row} on {encoder}"
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from harness.search.request import MODES, Point, Racing, TuneRequest
 from harness.yaml_files import MisplacedError, Strict, load_named, packaged_files, placed
 
 if TYPE_CHECKING:
-    from harness.planning.row import ResolvedRow
+    from harness.planning.resolved import ResolvedRow
     from harness.tasks.task import Task
 
 DEFAULT_PRESET = "quick"

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from harness.errors import unknown
 from harness.planning.aggregation import AVERAGE, mean, std
-from harness.planning.resolved import ResolvedTable
-from harness.planning.row import ResolvedRow, on_encoder
+from harness.planning.resolved import ResolvedRow, ResolvedTable, on_encoder
 from harness.scores import PLACE, placed
 from harness.statistics.crossed import INTERVAL_LEVEL, full_grid, mean_interval, published_half_width
 from harness.tasks.metrics import METRICS

@@ -11,8 +11,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from harness.errors import UserError, unknown
-from harness.planning.resolved import ResolvedTable
-from harness.planning.row import ResolvedRow, Row
+from harness.planning.resolved import ResolvedRow, ResolvedTable
+from harness.planning.table import Row
 from harness.scores import Result
 from harness.tasks.reading import existing_file, rows_of
 from harness.wording import listed

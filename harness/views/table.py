@@ -17,8 +17,7 @@ from harness.methods import METHODS
 from harness.paths import without_folders
 from harness.planning.aggregation import AVERAGE, RULES
 from harness.planning.recipe import LAST
-from harness.planning.resolved import ResolvedTable
-from harness.planning.row import ResolvedRow
+from harness.planning.resolved import ResolvedRow, ResolvedTable
 from harness.views.cells import Cell, Grid, Note, family, has_average, means_lines
 from harness.views.differences import BEST, sets_of_the_best
 from harness.views.settings import about_paper

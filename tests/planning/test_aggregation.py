@@ -19,9 +19,8 @@ from views.runs import filled, render, results
 
 from harness.errors import UserError
 from harness.planning.aggregation import NO_SPREAD, RULES, Aggregation, std, subset_means
-from harness.planning.resolved import ResolvedTable
-from harness.planning.row import ResolvedRow, Row
-from harness.planning.table import Table, load_table
+from harness.planning.resolved import ResolvedRow, ResolvedTable
+from harness.planning.table import Row, Table, load_table
 from harness.scores import Result
 from harness.views.cells import AVERAGE
 from harness.views.table import Caption, note_lines

@@ -16,9 +16,8 @@ from views.runs import filled
 from harness.methods import definition_of
 from harness.planning.recipe import patched, updates_between
 from harness.planning.resolved import TASK_RECIPES, ResolvedTable
-from harness.planning.row import Row
 from harness.planning.runs import Plan, make_plan
-from harness.planning.table import load_table, table_names
+from harness.planning.table import Row, load_table, table_names
 from harness.specs import Optim, Run, Stage
 from harness.tasks.corpora import part_name
 from harness.tasks.translation import Translator

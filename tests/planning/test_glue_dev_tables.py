@@ -14,9 +14,8 @@ from views.runs import filled, result, rows_of
 
 from harness.errors import UserError
 from harness.planning.recipe import updates_between
-from harness.planning.row import Row
 from harness.planning.runs import Plan, make_plan
-from harness.planning.table import load_table, table_names
+from harness.planning.table import Row, load_table, table_names
 from harness.views.figures import points_of
 
 FROZEN: dict[str, str] = json.loads((Path(__file__).parent / "tables.json").read_text())

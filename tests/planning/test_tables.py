@@ -18,9 +18,8 @@ from harness.errors import UserError
 from harness.kinds import Predictions
 from harness.planning.recipe import MlmHead, Phase, PreTrain, fraction_of
 from harness.planning.resolved import ResolvedTable, stated
-from harness.planning.row import Row
 from harness.planning.runs import Plan, make_plan
-from harness.planning.table import Column, Preset, Table, load_table, table_names
+from harness.planning.table import Column, Preset, Row, Table, load_table, table_names
 from harness.specs import Run
 from harness.tasks.metrics import METRICS, score
 from harness.tasks.sources import open_source
