@@ -11,8 +11,7 @@ from harness.errors import masked
 if TYPE_CHECKING:
     from torch import Tensor
 
-NODE_DIED = "its node has died"
-"""What Ray says of a process whose node left: it has no type for that."""
+NODE_DIED = "its node has died"  # what Ray says of a process whose node left: it has no type for that
 
 
 def job_config(metadata: dict[str, str]) -> Any:

@@ -35,7 +35,7 @@ from harness.storage import weights_of
 from harness.training.checkpoint import Checkpoints, SavedWeights
 from harness.training.fit import fit
 from harness.training.forward_backward import Placement
-from harness.training.loop import Inputs, Report, train
+from harness.training.loop import Inputs, train
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import Scoring, Speed
 
@@ -50,7 +50,6 @@ def run_stage(
     keep_weights: bool,
     save_at: tuple[int, ...] = (),
     until: int = 0,
-    report: Report = lambda _: None,
     report_speed: Callable[[Speed], None] = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
     process_group: ProcessGroup = SINGLE_PROCESS,
@@ -81,7 +80,7 @@ def run_stage(
         if isinstance(objective, Fitted):
             assert scoring is not None
             fitted = objective.to(device)
-            result = fit(fitted, inputs, scoring, threads=setup.threads, report=report, stopping=stopping)
+            result = fit(fitted, inputs, scoring, threads=setup.threads, stopping=stopping)
         else:
             result = train(
                 objective,
@@ -90,15 +89,12 @@ def run_stage(
                 stage.seed,
                 scoring=scoring,
                 placement=Placement(device, process_group, setup.micro_batch),
-                report=report,
                 checkpoints=checkpoints,
                 saved=saved,
                 until=until,
                 report_speed=report_speed,
                 stopping=stopping,
             )
-        if checkpoints:
-            record.provenance |= checkpoints.provenance
         if keep_weights and process_group.rank == 0:
             record.weights_digest = save_weights(tensors(), setup.storage, stage.key)
         if saved and process_group.rank == 0:
@@ -111,8 +107,6 @@ def run_stage(
     except StoppedError:
         raise
     except DivergedError as error:
-        if checkpoints:  # what is to be deleted
-            record.provenance |= checkpoints.provenance
         record.status, record.reason = "diverged", str(error)
     except (Exception, SystemExit) as error:  # every error of a model, a batch or a library becomes a record
         if isinstance(error, SystemExit) and _ends_worker(error):
@@ -120,7 +114,10 @@ def run_stage(
         if process_group.size > 1 and _of_one_rank(error):
             raise  # the other ranks wait for this one: the worker group ends, and starts again
         record.reason = _reason(error)
-    record.seconds = time.perf_counter() - started + (checkpoints.seconds_before if checkpoints else 0.0)
+    record.seconds = time.perf_counter() - started
+    if checkpoints:
+        record.seconds += checkpoints.seconds_before
+        record.provenance |= checkpoints.provenance
     return record
 
 

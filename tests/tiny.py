@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from harness.running import run_stage
 from harness.specs import Data, Encoder, Objective, Optim, Parent, Record, RowSet, Selection, Stage
 from harness.storage import Storage
 from harness.streams import stream
+from harness.training import loop
 from harness.training.loop import Inputs
 
 WORDS = (*(f"w{i}" for i in range(40)), "good", "bad", "##ish")
@@ -337,11 +339,20 @@ class Killed(BaseException):
     """Ends the process of a stage, as far as the stage can tell."""
 
 
-def record_of(stage: Stage, inputs: Inputs, place: WorkerSetup, **options: Any) -> Record:
-    """What a stage becomes there; its weights are kept."""
+def record_of(
+    stage: Stage, inputs: Inputs, place: WorkerSetup, report: Callable[[Any], None] = lambda _: None, **options: Any
+) -> Record:
+    """What a stage becomes there; its weights are kept. `report`: called with each entry of its history."""
+    evaluate = loop._TrainingRun.evaluate
+
+    def reported(run: Any, step: int) -> None:
+        evaluate(run, step)
+        report(run.result.history[-1])
+
     metrics = (stage.selection.metric,) if stage.selection else METRICS
     read = vocabulary(place.encoders[stage.encoder.digest][0])
-    return run_stage(stage, inputs, read, metrics, place, **{"keep_weights": True, **options})
+    with patch.object(loop._TrainingRun, "evaluate", reported):
+        return run_stage(stage, inputs, read, metrics, place, **{"keep_weights": True, **options})
 
 
 def worker_setup(folder: Path, artifacts: Path) -> WorkerSetup:

@@ -1,1 +1,1 @@
-"""The one training loop and its evaluation. No ray, no disk layout: a `report` callable comes in."""
+"""The one training loop and its evaluation. No ray, no disk layout."""

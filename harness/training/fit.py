@@ -8,7 +8,7 @@ from harness.errors import StoppedError
 from harness.kinds import Predictions
 from harness.methods.reference import STRENGTHS
 from harness.objectives.fitted import Fitted
-from harness.training.loop import Inputs, Report, encoded_once
+from harness.training.loop import Inputs, encoded_once
 from harness.training.result import Scoring, TrainingResult, finite
 
 
@@ -18,7 +18,6 @@ def fit(
     scoring: Scoring,
     *,
     threads: int = 1,
-    report: Report = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> TrainingResult:
     """The result of a stage, whose history has an entry for each candidate, in the place of an update. Of equal dev scores the first candidate
@@ -42,9 +41,8 @@ def fit(
             predictions = finite(Predictions(objective.outputs(fitted, seen), gold), "dev", f"fit {step}")
             scores, selected = result.select(step, scoring, predictions)
             best = fitted if selected else best
-            entry = {"step": step, **({"measures": {"C": strength}} if count > 1 else {}), "dev": scores}
-            result.history.append(entry)
-            report(entry)
+            measures = {"measures": {"C": strength}} if count > 1 else {}
+            result.history.append({"step": step, **measures, "dev": scores})
         for digest, (examples, gold) in inputs.evaluations.items():
             if digest == scoring.dev:
                 continue

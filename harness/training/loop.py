@@ -36,8 +36,6 @@ MEASURED = 64
 ASK_EVERY = 8
 """Updates between two questions of the ranks to each other whether they are to stop: a reduction of one number."""
 
-Report = Callable[[dict[str, Any]], None]
-
 
 @dataclass(frozen=True)
 class Inputs:
@@ -57,7 +55,6 @@ def train(
     *,
     scoring: Scoring | None = None,
     placement: Placement = ON_CPU,
-    report: Report = lambda _: None,
     log_every: int = 0,
     checkpoints: Checkpoints | None = None,
     saved: SavedWeights | None = None,
@@ -93,7 +90,7 @@ def train(
                 if placement.process_group.rank == 0:
                     saved.save(step)
             if not step % every or step == optim.steps:
-                report(run.evaluate(step))
+                run.evaluate(step)
             if step < last:
                 run.keep(step, checkpoints, stopping)
         return run.finish()
@@ -184,8 +181,8 @@ class _TrainingRun:
         self.stopwatch.count(len(examples.tokens.ids), flops)
         self.progress.pending.append((step, terms))
 
-    def evaluate(self, step: int) -> dict[str, Any]:
-        """The history's entry: means since the last one, and the scores on dev."""
+    def evaluate(self, step: int) -> None:
+        """An entry of the history: means since the last one, and the scores on dev."""
         progress = self.progress
         means, losses = mean_terms(progress.pending, self.process_group, -(-self.optim.steps // CURVE_POINTS))
         self.stopwatch.stop()  # the device has computed the losses
@@ -198,7 +195,6 @@ class _TrainingRun:
         if self.scoring:
             entry["dev"] = self.score(step, self.scoring)
         self.result.history.append(entry)
-        return entry
 
     def _measures(self, step: int) -> dict[str, float]:
         """What is logged beside the loss, of the first examples of this update's batch, without dropout. Not finite ones are left out."""

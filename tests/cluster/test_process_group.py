@@ -20,7 +20,6 @@ from torch import distributed, multiprocessing
 
 from harness.encoders.models.weights import weights_digest
 from harness.errors import StoppedError
-from harness.running import run_stage
 from harness.specs import Record
 from harness.training import loop
 from harness.training.forward_backward import Placement
@@ -91,8 +90,7 @@ def resumed(how: str, folder: Path, artifacts: Path, process_group: ProcessGroup
         place = replace(
             tiny.worker_setup(folder, artifacts / how / name), checkpoint_seconds=1e-9 if interrupted else 1e9
         )
-        options |= {"keep_weights": True, "process_group": process_group}
-        return run_stage(stage, inputs, tiny.vocabulary(folder), tiny.METRICS, place, **options)
+        return tiny.record_of(stage, inputs, place, process_group=process_group, **options)
 
     def interrupt(entry: dict[str, Any]) -> None:
         if entry["step"] == RESUMED + 4:
