@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -339,9 +339,7 @@ class Killed(BaseException):
     """Ends the process of a stage, as far as the stage can tell."""
 
 
-def record_of(
-    stage: Stage, inputs: Inputs, place: WorkerSetup, report: Callable[[Any], None] = lambda _: None, **options: Any
-) -> Record:
+def record_of(stage: Stage, inputs: Inputs, place: WorkerSetup, report: Any = id, **options: Any) -> Record:
     """What a stage becomes there; its weights are kept. `report`: called with each entry of its history."""
     evaluate = loop._TrainingRun.evaluate
 

@@ -20,8 +20,8 @@ def cells(ended: Ended) -> dict[str, dict[str, Any]]:
 
 
 def reasons(folder: Path, keys: set[str]) -> dict[str, str]:
-    store = Store(f"sqlite:///{folder / '.harness' / 'harness.db'}")
-    return {key: record.reason for key, record in store.records(keys).items()}
+    records = Store(f"sqlite:///{folder / '.harness' / 'harness.db'}").records(keys)
+    return {key: record.reason for key, record in records.items()}
 
 
 def test_a_diverged_parent(bench: Bench, undisturbed: Undisturbed, copied: Path) -> None:

@@ -87,9 +87,8 @@ def resumed(how: str, folder: Path, artifacts: Path, process_group: ProcessGroup
     stage, inputs = tiny.fine_tuning(folder, tiny.OBJECTIVES["scl"], every=every, steps=steps, dropout=0.1)
 
     def run(name: str, **options: Any) -> Record:
-        place = replace(
-            tiny.worker_setup(folder, artifacts / how / name), checkpoint_seconds=1e-9 if interrupted else 1e9
-        )
+        seconds = 1e-9 if interrupted else 1e9
+        place = replace(tiny.worker_setup(folder, artifacts / how / name), checkpoint_seconds=seconds)
         return tiny.record_of(stage, inputs, place, process_group=process_group, **options)
 
     def interrupt(entry: dict[str, Any]) -> None:
