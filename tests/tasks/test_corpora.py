@@ -247,7 +247,7 @@ def test_a_data_set_of_the_hub_is_the_texts_of_its_train_split(hub: StandIn, tmp
     name, digest = "hub:me/prose", open_corpus(lines(tmp_path / "same.txt", TEXTS)).digest
     english = open_corpus(lines(tmp_path / "en.txt", ["english"])).digest
     (missing,) = opened(tmp_path, name, download=False, HF_ENDPOINT=hub.address)
-    assert missing.startswith("NotAtHand corpus hub:me/prose: data set me/prose is not in the hub cache")
+    assert missing.startswith("NotFetched corpus hub:me/prose: data set me/prose is not in the hub cache")
     assert hub.asked == []
     expected = {
         "prose": f"me/prose@{COMMIT[:7]} {digest} {len(TEXTS)} {len(TEXTS)}",
