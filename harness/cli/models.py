@@ -18,7 +18,7 @@ from harness.paths import PYTHON, named_path, replace_file
 from harness.planning.request import LABELLED, YAML, Request, flag_of, has_rows
 from harness.specs import digest_of
 from harness.store import DEFAULT_URL
-from harness.tasks.inferred import Description, infer_task, task_yaml
+from harness.tasks.inferred import infer_task, task_yaml
 from harness.tasks.sources import TextSource
 from harness.tasks.task import load_user_task
 from harness.wording import counted
@@ -110,8 +110,8 @@ def init(args: argparse.Namespace) -> int:
     """Infer the task, write its file, and print it with the command that takes it. Overwrites nothing."""
     if not has_rows(args.file):
         raise UserError(f"init {args.file}: name a file of rows (.csv, .tsv, .jsonl or .parquet) or hub:OWNER/NAME.")
-    described = Description(**{name: value for name in LABELLED if (value := getattr(args, name)) is not None})
-    file = infer_task(args.file, described, lambda name: "FILE" if name == "tasks" else flag_of(name), TextSource())
+    said = {name: value for name in LABELLED if (value := getattr(args, name)) is not None}
+    file = infer_task(args.file, lambda name: "FILE" if name == "tasks" else flag_of(name), TextSource(), **said)
     out = named_path(args.out or f"{file.name}.yaml")
     if out.suffix not in YAML:
         raise UserError(f"--out {out}: should end in .yaml.")

@@ -39,7 +39,7 @@ from harness.specs import Record, Stage, Status
 from harness.storage import Storage
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tasks.corpora import Corpus, open_corpus
-from harness.tasks.inferred import Description, infer_task, task_name
+from harness.tasks.inferred import infer_task, task_name
 from harness.tasks.overlap import count_overlap
 from harness.tasks.protocols import protocol_named
 from harness.tasks.rows import Rows
@@ -179,7 +179,7 @@ def _own_tasks(request: Request, source: TextSource) -> dict[str, Task]:
     texts = [text for text in dict.fromkeys(request.tasks or ()) if is_own(text)]
     described = _description(request, sum(map(has_rows, texts)))
     for text in texts:
-        task = infer_task(text, described, request.origin, source) if has_rows(text) else load_user_task(text)
+        task = infer_task(text, request.origin, source, **described) if has_rows(text) else load_user_task(text)
         twin = next((other for other, known in own.items() if known.name == task.name), None)
         if twin is not None:
             where = request.origin("tasks")
@@ -188,7 +188,7 @@ def _own_tasks(request: Request, source: TextSource) -> dict[str, Task]:
     return own
 
 
-def _description(request: Request, files: int) -> Description:
+def _description(request: Request, files: int) -> dict[str, Any]:
     """What a request says of its `files` of labelled rows. Raises UserError where there is none, or a file beside several."""
     said = {name: getattr(request, name) for name in LABELLED if getattr(request, name) is not None}
     beside = [name for name in BESIDE if name in said]
@@ -202,7 +202,7 @@ def _description(request: Request, files: int) -> Description:
             f"{request.origin(beside[0])} goes with one file of labelled rows, and {request.origin('tasks')} names {files}; write a "
             "YAML file for each with 'harness init'."
         )
-    return Description(**said)
+    return said
 
 
 def _check_selected(named: Request, resolved: ResolvedTable, source: TextSource, tasks: Mapping[str, Task]) -> None:

@@ -229,7 +229,7 @@ def names_of(*groups: Group) -> tuple[str, ...]:
 FILTERS = names_of("filter")
 """Fields that select a part of a table; each is a tuple, or None for the preset's."""
 LABELLED = names_of("labelled")
-"""Fields that describe a file of labelled rows in `tasks`; see `harness.tasks.inferred.Description`."""
+"""Fields that describe a file of labelled rows in `tasks`; see `infer_task`."""
 FIELDS = names_of("table", "filter", "labelled", "data")
 """Fields that decide what is computed, beside the table and the overrides."""
 PLAIN = names_of(*get_args(Group))

@@ -10,7 +10,6 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,34 +43,31 @@ _Counts = Mapping[str, tuple[int, str, Any]]
 """(rows, place of the first, value) of each label by the name of its class."""
 
 
-@dataclass(frozen=True)
-class Description:
-    """What a user says of a file of labelled rows; what is left out is inferred. `kind`: one of KINDS. The others are files beside it:
-    see `Task`."""
-
-    text: tuple[str, ...] = ()
-    label: str = ""
-    kind: str = ""
-    dev: str = ""
-    test: str = ""
-    unlabelled: str = ""
-    remove_overlap: bool = False
-    skip_bad_rows: bool = False
-
-
 Option = Callable[[str], str]
 """How the user sets a field, as errors name it: '--label'."""
 
 
-def infer_task(name: str, described: Description, option: Option, source: TextSource) -> Task:
+def infer_task(
+    name: str,
+    option: Option,
+    source: TextSource,
+    *,
+    text: tuple[str, ...] = (),
+    label: str = "",
+    kind: str = "",
+    **beside: Any,
+) -> Task:
     """What the YAML file of a task would say of a file of labelled rows, or of a data set of the hub ('hub:OWNER/NAME'). What is read of it
     `source` keeps.
+
+    The user says the columns and the `kind`, one of KINDS; what is left out is inferred. `beside`: other keys of `Task`, the files `dev`,
+    `test` and `unlabelled` among them.
 
     Raises UserError for a file that cannot be read, and where text columns, labels or kind are not clear from it; NotAtHand for a
     data set that cannot be fetched.
     """
-    if described.kind and described.kind not in KINDS:
-        raise UserError(f"{option('kind')} {described.kind}: should be {', '.join(KINDS[:-1])} or {KINDS[-1]}.")
+    if kind and kind not in KINDS:
+        raise UserError(f"{option('kind')} {kind}: should be {', '.join(KINDS[:-1])} or {KINDS[-1]}.")
     place, split, of_codes = name, "train", dict[str, Sequence[str]]()
     if name.startswith(HUB):
         data = source.hub(name, f"task {name}", "name a file")
@@ -84,18 +80,19 @@ def infer_task(name: str, described: Description, option: Option, source: TextSo
     if not (first := [row for _, row in sample if not isinstance(row, str)]):
         wrong = next((f"{place_of(paths[0], line)}: {problem}" for line, problem in sample), "")
         raise UserError(wrong or f"{name}: there are no rows in it; give a file with labelled rows.")
-    text, label, spans = _columns(name, first, described, option)
-    named_like_a_score = not described.label and number_of(label) is not None
+    named_by_user = bool(label)
+    text, label, spans = _columns(name, first, text, label, kind, option)
+    named_like_a_score = not named_by_user and number_of(label) is not None
     if is_separated(paths[0]) and (named_like_a_score or label in (str(row.get(label)) for row in first)):
         raise UserError(
             f"{name}: '{label}' is both the name and a value of the column of labels; write a header line above the first row."
         )
     classes: tuple[str, ...] = ()
     if not spans:
-        names = () if described.kind == "regression" else of_codes.get(label) or code_names(paths[0], label)
+        names = () if kind == "regression" else of_codes.get(label) or code_names(paths[0], label)
         classes = () if name.startswith(HUB) else tuple(names)
         files = [source.labelled(path, text, label) for path in paths]
-        classes = classes or _classes(name, _counts(files, names), described.kind, label, option)
+        classes = classes or _classes(name, _counts(files, names), kind, label, option)
     title = "".join(c for c in _stem(name) if c.isprintable())[:60] or "data"
     found = {
         "name": task_name(name),
@@ -108,9 +105,7 @@ def infer_task(name: str, described: Description, option: Option, source: TextSo
         "spans": bool(spans),
         "metrics": kind_of(classes, spans=spans).metrics,
         "splits": {"train": split} if split != "train" else None,
-        **_beside(described, option),
-        "remove_overlap": described.remove_overlap,
-        "skip_bad_rows": described.skip_bad_rows,
+        **_beside(beside, option),
     }
     return validated(Task, {key: value for key, value in found.items() if value}, name)
 
@@ -123,14 +118,14 @@ def task_yaml(task: Task, folder: Path) -> dict[str, Any]:
     return found | {key: os.path.relpath(found[key], folder.absolute()) for key in named}
 
 
-def _beside(described: Description, option: Option) -> dict[str, str]:
-    """The absolute paths of the files beside the labelled rows, all of which have to be there; `unlabelled` in any form that `open_corpus` takes."""
-    text, given = described.unlabelled, {"dev": described.dev, "test": described.test}
-    found = {key: existing_file(named_path(file), option(key)) for key, file in given.items() if file}
+def _beside(said: Mapping[str, Any], option: Option) -> dict[str, Any]:
+    """With absolute paths of the files, all of which have to be there; `unlabelled` in any form that `open_corpus` takes."""
+    text, given = said.get("unlabelled", ""), {key: said[key] for key in ("dev", "test") if said.get(key)}
+    found = {key: existing_file(named_path(file), option(key)) for key, file in given.items()}
     if text and not text.startswith(HUB):
         local_files(text, option("unlabelled"))
         found["unlabelled"] = named_path(text)
-    return {"unlabelled": text} | {key: str(path.absolute()) for key, path in found.items()}
+    return {**said, **{key: str(path.absolute()) for key, path in found.items()}}
 
 
 def _stem(text: str) -> str:
@@ -148,11 +143,11 @@ def task_name(text: str) -> str:
 
 
 def _columns(
-    name: str, first: Sequence[Mapping[str, Any]], described: Description, option: Option
+    name: str, first: Sequence[Mapping[str, Any]], text: tuple[str, ...], label: str, kind: str, option: Option
 ) -> tuple[tuple[str, ...], str, SpanReading | None]:
     """(text columns, the column of labels, how questions are read where the rows are some): as the user says, else as they are clear from the
     first rows. Raises UserError."""
-    columns, text, label = list(first[0]), described.text, described.label
+    columns = list(first[0])
     flag, shown, two = option("text"), some_of(columns, SHOWN_NAMES), len(columns) == 2
     if len(columns) < 2:
         raise UserError(f"{name}: has one column ({columns[0]}); labelled rows need one of texts and one of labels.")
@@ -163,8 +158,7 @@ def _columns(
         raise UserError(
             f"{flag} {','.join(text)}: name one text column, or the two of a pair, and none for the labels."
         )
-    said = described.kind or text or label
-    if described.kind == "spans" or (not said and {*QUESTIONS, Spans.label_column} <= {*columns}):
+    if kind == "spans" or (not (kind or text or label) and {*QUESTIONS, Spans.label_column} <= {*columns}):
         if len(text) == 1:
             raise UserError(f"{flag} {text[0]}: question answering takes two, QUESTION,CONTEXT.")
         return text or QUESTIONS, label or Spans.label_column, SQUAD

@@ -19,7 +19,7 @@ from harness.planning.table import load_table
 from harness.search.request import TuneRequest
 from harness.search.space import requested_space
 from harness.specs import RowSet
-from harness.tasks.inferred import Description, infer_task
+from harness.tasks.inferred import infer_task
 from harness.tasks.overlap import normalised
 from harness.tasks.sources import ALL_ROWS, open_source
 from harness.tasks.task import load_user_task
@@ -142,7 +142,7 @@ def test_a_report_names_the_file_and_its_rows_but_no_folder(harness: Harness, re
     text = (reviews / "report").read_text()
     assert str(reviews) not in text
     source = open_source()
-    rows = source.load(infer_task("reviews.csv", Description(label="stars"), str, source), ALL_ROWS)
+    rows = source.load(infer_task("reviews.csv", str, source, label="stars"), ALL_ROWS)
     assert f"file reviews.csv (rows {rows.digest[:10]})" in text, "whoever has the file can tell that it is the one"
 
 

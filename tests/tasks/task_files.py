@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.tasks.inferred import Description, infer_task
+from harness.tasks.inferred import infer_task
 from harness.tasks.overlap import normalised
 from harness.tasks.protocol import Protocol
 from harness.tasks.reading import read_labelled, read_rows
@@ -19,7 +19,7 @@ from harness.tasks.task import Task
 
 
 def inferred(path: Path | str, **said: Any) -> Task:
-    return infer_task(str(path), Description(**said), lambda name: f"--{name}", open_source())
+    return infer_task(str(path), lambda name: f"--{name}", open_source(), **said)
 
 
 def read(path: Path, task: Task) -> Rows:

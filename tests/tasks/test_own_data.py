@@ -23,13 +23,13 @@ FEW = PROTOCOLS["cmlm_few_shot"]
 HEAD = "name: mine\ncolumns: [text]\nclasses: ['no', 'yes']\nmetrics: [accuracy]\n"
 SAID = """
 from harness.errors import UserError
-from harness.tasks.inferred import Description, infer_task
+from harness.tasks.inferred import infer_task
 from harness.tasks.protocols import PROTOCOLS
 from harness.tasks.sources import open_source
 from harness.tasks.task import load_user_task
 for path in {paths!r}:
     try:
-        inferred = path.startswith('hub:') and infer_task(path, Description(text=('text',)), str, open_source())
+        inferred = path.startswith('hub:') and infer_task(path, str, open_source(), text=('text',))
         task, source = inferred or load_user_task(path), open_source(None)
         sets = PROTOCOLS['cmlm_few_shot'].evaluation_sets(task, source)
         rows = source.load(task, task.splits.train)
