@@ -62,14 +62,11 @@ def _methods() -> Rows:
 
 
 def _tasks() -> Rows:
-    from harness.hub import HUB
-    from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
     from harness.tasks.task import TASKS
 
     for name, task in TASKS.items():
-        origin = "packaged" if task.package else OTHER_DATASETS.get(name, HUB_DATASET).removeprefix(HUB)
-        about = (task.kind.description, *task.metrics, f"texts {' + '.join(task.columns)}", origin)
-        yield name, f"{task.title}: {', '.join(about)}"
+        about = (task.kind.description, *task.metrics, f"texts {' + '.join(task.columns)}")
+        yield name, f"{task.title}: {', '.join(about)}, {'packaged' if task.package else task.published}"
 
 
 def _tables() -> Rows:

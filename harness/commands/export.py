@@ -18,13 +18,12 @@ from harness.commands.train import Show
 from harness.commands.trained import TrainedModel, trained_model
 from harness.commands.views import grid_of
 from harness.errors import UserError, masked
-from harness.hub import HUB, is_id
+from harness.hub import is_id
 from harness.methods import methods_named
 from harness.paths import check_new_folder, new_folder, without_folders
 from harness.planning.runs import Plan
 from harness.specs import Run, Stage
-from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
-from harness.tasks.task import Task
+from harness.tasks.task import GLUE, Task
 from harness.views.cells import CELL, Grid
 from harness.views.view import rendered, shown, with_spread
 from harness.wording import counted, escaped, in_points, value_text
@@ -201,9 +200,8 @@ def card(
     prepared, plan, resolved = model.prepared, model.prepared.plan, model.prepared.resolved
     task, run, stage = model.task if model.objective.has_classifier else None, recorded.run_in(plan), model.stage
     results = scores_of(recorded.key, run, task, grid_of(prepared)) if task else []
-    title, dataset = _title(plan, stage, run, task), ""
-    if task and not (task.own or task.package):
-        dataset = OTHER_DATASETS.get(task.name, HUB_DATASET).removeprefix(HUB)
+    title = _title(plan, stage, run, task)
+    dataset = task.published if task and not (task.own or task.package) else ""
     data: Any = ModelCardData(
         license=license or "other",
         license_name=None if license else "of-encoder-and-data",
@@ -220,7 +218,7 @@ def card(
                 metric_type=HUB_METRICS.get(result["metric"], result["metric"]),
                 dataset_name=result["dataset"],
                 dataset_type=dataset or result["dataset"].partition(" ")[0].lower(),
-                dataset_config=task.name if dataset == HUB_DATASET else None,
+                dataset_config=task.name if dataset == GLUE else None,
                 metric_name=result["metric"],
                 metric_value=round(100 * result["own"], 2),
             )

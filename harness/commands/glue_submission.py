@@ -19,8 +19,8 @@ from harness.hub import Repository
 from harness.paths import check_new_folder, new_folder
 from harness.planning.runs import best_run
 from harness.specs import Run
-from harness.tasks.sources import HUB_DATASET, HUB_FILE, HUB_REVISION, file_of
-from harness.tasks.task import TASKS, Task
+from harness.tasks.sources import HUB_FILE, HUB_REVISION, file_of
+from harness.tasks.task import GLUE, TASKS, Task
 from harness.wording import counted, in_points, listed
 
 FORMAT = "--format glue-submission"
@@ -119,7 +119,7 @@ def _file(prepared: Prepared, sheet: Sheet) -> Path | None:
     data = prepared.request.data
     if data is None or data == "hub":
         otherwise = f"name a folder that has {sheet.folder}/{sheet.split}.parquet by --data DIR"
-        glue = Repository("dataset", HUB_DATASET, FORMAT, otherwise, HUB_REVISION)
+        glue = Repository("dataset", GLUE, FORMAT, otherwise, HUB_REVISION)
         return glue.fetch(HUB_FILE.format(task=sheet.folder, split=sheet.split))
     place = Path(data).expanduser() / sheet.folder
     found = file_of(place, sheet.split)

@@ -32,19 +32,11 @@ from harness.tasks.reading import (
     text_rows,
 )
 from harness.tasks.rows import Rows
-from harness.tasks.task import Task
+from harness.tasks.task import GLUE, Task
 from harness.wording import some_of
 
-HUB_DATASET = "nyu-mll/glue"
 HUB_REVISION = "a3f3ab759b9d7018046ce361f115ef38276d2e1e"
 HUB_FILE = "{task}/{split}-00000-of-00001.parquet"
-OTHER_DATASETS = {
-    "amazon_polarity": f"{HUB}fancyzhx/amazon_polarity",
-    "yelp_polarity": f"{HUB}fancyzhx/yelp_polarity",
-    "squad": f"{HUB}rajpurkar/squad",
-    "squad_v2": f"{HUB}rajpurkar/squad_v2",
-}
-"""Tasks that are no part of GLUE. Where there is no validation, test is our dev."""
 T = TypeVar("T")
 ALL_ROWS = "all rows"
 """The split that holds every row of data without splits: of one file, or of a data set with one split."""
@@ -117,9 +109,9 @@ class TextSource:
             return f"{'file' if whole else 'folder'} {place.name}{name}{rows}"
         if task.package:
             return f"package {described(task.package)}"
-        if name := task.data or OTHER_DATASETS.get(task.name, ""):
+        if name := task.data or (f"{HUB}{task.published}" if task.published != GLUE else ""):
             return f"{HUB}{self._made['hub', name].name}" if ("hub", name) in self._made else name
-        return f"hub {HUB_DATASET}@{HUB_REVISION[:7]}"
+        return f"hub {GLUE}@{HUB_REVISION[:7]}"
 
     def _place(self, task: Task) -> Path | None:
         """A file, or a folder with a file for each split; None for what is on the hub or in a package."""
@@ -136,16 +128,16 @@ class TextSource:
             if not task.data:
                 raise UserError(f"{where} is your own and its YAML names no data; add data to it, or {otherwise}.")
             return self.hub(task.data, where, "name a file under data in its YAML")
-        if name := OTHER_DATASETS.get(task.name):
-            there = self.hub(name, where, otherwise)
+        if task.published != GLUE:  # where there is no validation, test is our dev
+            there = self.hub(f"{HUB}{task.published}", where, otherwise)
             dev = "validation" if "validation" in there.splits else "test"
             return replace(
                 there, splits={task.splits.train: there.splits["train"], task.splits.validation: there.splits[dev]}
             )
         splits = {task.splits.train, task.splits.validation, *task.tests.values(), *task.official}
-        glue = Repository("dataset", HUB_DATASET, where, otherwise, HUB_REVISION)
+        glue = Repository("dataset", GLUE, where, otherwise, HUB_REVISION)
         files = {split: [HUB_FILE.format(task=task.name, split=split)] for split in splits}
-        return HubData(HUB_DATASET, glue, files, {})
+        return HubData(GLUE, glue, files, {})
 
     def _is_whole(self, task: Task) -> bool:
         """Whether all labelled rows are one set, of which a part is validation."""

@@ -24,8 +24,9 @@ ROW_NUMBER = "idx"
 """GLUE's column of row numbers, which is no text."""
 FILES = ("data", "dev", "test", "unlabelled")
 """Keys that name a file, a folder or 'hub:...'."""
-BUILT_IN = ("evaluations", "official", "package", "shared", "unanswerable")
+BUILT_IN = ("evaluations", "official", "package", "published", "shared", "unanswerable")
 """Keys of tasks that are built in."""
+GLUE = "nyu-mll/glue"
 _SHORT = {"matched": "m", "mismatched": "mm"}
 
 
@@ -81,7 +82,7 @@ class Task(Strict):
     without text or with a label that is missing or none of the task's are left out and counted.
 
     Of tasks that are built in: `evaluations`: the source split of each test set, several or another than `splits` says. `official`: rows of the
-    published files. `package`: the Python package that holds its text. `shared`: the text column that several rows were written for, where it
+    published files. `package`: the Python package that holds its text, or `published`: the data set of the hub. `shared`: the text column that several rows were written for, where it
     is known. `unanswerable`: whether there are questions without an answer.
     """
 
@@ -106,6 +107,7 @@ class Task(Strict):
     evaluations: dict[str, str] = Field(default_factory=dict)
     official: dict[str, int] = Field(default_factory=dict)
     package: str = ""
+    published: str = GLUE
     shared: int | None = None
     unanswerable: bool = True
 

@@ -12,15 +12,15 @@ from hub import elsewhere as in_fresh_process
 from tasks.task_files import pairs, single, write_file
 
 from harness.errors import NotAtHand
-from harness.tasks.sources import HUB_DATASET, HUB_REVISION, open_source
-from harness.tasks.task import TASKS
+from harness.tasks.sources import HUB_REVISION, open_source
+from harness.tasks.task import GLUE, TASKS
 
 SST2 = TASKS["sst2"]
 
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[StandIn]:
-    with stand_in(tmp_path / "hub", {HUB_DATASET: HUB_REVISION}) as made:
+    with stand_in(tmp_path / "hub", {GLUE: HUB_REVISION}) as made:
         yield made
 
 
@@ -44,8 +44,8 @@ except UserError as error:
 
 
 def test_the_hub_gives_the_rows_of_a_folder_and_keeps_them(hub: StandIn, tmp_path: Path) -> None:
-    write_file(hub.folder(HUB_DATASET) / "sst2/train-00000-of-00001.parquet", single(50))
-    digest = open_source(hub.folder(HUB_DATASET)).load(SST2, "train").digest  # a download of its files is a folder too
+    write_file(hub.folder(GLUE) / "sst2/train-00000-of-00001.parquet", single(50))
+    digest = open_source(hub.folder(GLUE)).load(SST2, "train").digest  # a download of its files is a folder too
     assert elsewhere(LOAD, tmp_path, HF_ENDPOINT=hub.address) == f"{digest}\n"
     assert hub.got() == ["sst2/train-00000-of-00001.parquet"]
     said = elsewhere(LOAD + LOAD.replace("train", "validation"), tmp_path, HF_ENDPOINT=hub.address).splitlines()
@@ -57,7 +57,7 @@ def test_the_hub_gives_the_rows_of_a_folder_and_keeps_them(hub: StandIn, tmp_pat
 def test_every_hub_task_is_asked_for_by_its_own_names(hub: StandIn, tmp_path: Path) -> None:
     """MNLI's two sets by theirs; Amazon reviews are a data set of their own, whose test split is our validation."""
     for split in ("validation_matched", "validation_mismatched"):
-        path = hub.folder(HUB_DATASET) / f"mnli/{split}-00000-of-00001.parquet"
+        path = hub.folder(GLUE) / f"mnli/{split}-00000-of-00001.parquet"
         write_file(path, pairs(20, *TASKS["mnli"].columns, classes=3))
     rows = [{"label": k % 2, "content": f"text {k}", "title": "t"} for k in range(40)]
     for split, ours, count in (("train", "train", 40), ("test", "validation", 30)):
