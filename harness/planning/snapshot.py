@@ -118,7 +118,8 @@ def remade(resolved: ResolvedTable, read: Snapshot) -> Plan | None:
     does for what is wrong in the table."""
     data, names = read.data, {name: without_folders(name) for name in resolved.encoders}
     for name, short in names.items():
-        if not _read_under(resolved, name).items() <= read.read_under.get(short, {}).items():
+        under = read.read_under.get(short, {}) if short in data.located else {}
+        if not _read_under(resolved, name).items() <= under.items():
             return None
     kept = replace(
         data,

@@ -267,7 +267,7 @@ def test_what_a_store_or_a_folder_names_is_never_run(
         store.execute("UPDATE records SET stage = ? WHERE key != ?", (json.dumps(evil), key))
         (snapshot,) = store.execute("SELECT body FROM snapshots").fetchone()
         read = json.loads(snapshot)
-        read["parts"][0]["mlm_head"] = {"stage": evil, "parts": ["mlm_head"]}
+        read["data"]["mlm_heads"] = {name: {"stage": evil, "parts": ["mlm_head"]} for name in read["read_under"]}
         store.execute("UPDATE snapshots SET body = ?", (json.dumps(read),))
         store.commit()
     (workdir / "p").mkdir()
