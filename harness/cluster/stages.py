@@ -160,25 +160,18 @@ class Stages:
         if item.stage.key not in self._remade:
             self._events.append(Event(kind, item, reason))
 
-    def _close(self, item: Item, kind: End, reason: str) -> list[Item]:
-        """A stage has ended. Returns those that wait for it."""
-        key = item.stage.key
+    def _end(self, item: Item, kind: End, reason: str = "", follows: bool = False) -> None:
+        """End a stage: its children become ready, or fail with it, for the same reason; its parent's weights may have served."""
+        key, parent, failed = item.stage.key, item.stage.parent, kind in ("failed", "diverged")
         self._tell(kind, item, reason)
         self._remade.discard(key)
         self.open.remove(key)
-        return self._waiting.pop(key, [])
-
-    def _end(self, item: Item, kind: End, reason: str = "") -> None:
-        """End a stage: its children become ready, or fail with it; its parent's weights may have served."""
-        children, parent = self._close(item, kind, reason), item.stage.parent
-        if kind in ("failed", "diverged"):
-            why = f"its parent stage {item.stage.key[:10]} {kind}: {reason}"
-            while children:
-                children += self._close(children.pop(0), "failed", why)
-            return
-        for child in children:
-            self._push(child)
-        if parent:
+        for child in self._waiting.pop(key, []):
+            if failed:
+                self._end(child, "failed", reason if follows else f"its parent stage {key[:10]} {kind}: {reason}", True)
+            else:
+                self._push(child)
+        if parent and not failed:
             self._users[parent.key] -= 1
             shared = parent.phase in (*SHARED_PHASES, "fine-tune")
             if not (self._users[parent.key] or shared or self._keep_weights or self._ask("others_alive")):
