@@ -10,14 +10,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from harness.cluster import environment, set_environment
+from harness.cluster import set_environment
 from harness.errors import UserError, first_line
 from harness.machine import FEW_ARENAS, cores, set_malloc
 from harness.planning.request import Request
@@ -56,7 +56,7 @@ def session(request: Request, metadata: dict[str, str]) -> Iterator[tuple[str, R
     with redirect_stdout(sys.stderr):  # only tables go to standard output; Ray says there what became of its nodes
         try:
             try:
-                with _own_handler(), environment(of_processes), command_line_masked():
+                with _starting(of_processes), command_line_masked():
                     context = ray.init(address=request.address, **options)
             except Exception as error:  # Ray raises bare ones for its time limits
                 logs, folder = folder, ""
@@ -108,15 +108,21 @@ def _remove(folder: str) -> None:
 
 
 @contextmanager
-def _own_handler() -> Iterator[None]:
-    """A SIGTERM that comes while Ray starts is heard once it has: raised in Ray's forks it would be lost, and Ray's own handler prints a stack trace."""
+def _starting(values: Mapping[str, str]) -> Iterator[None]:
+    """Ray's processes start with `values` in their environment. A SIGTERM that comes meanwhile is heard once they have: raised in Ray's forks it
+    would be lost, and Ray's own handler prints a stack trace."""
     came, main = list[int](), threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number)) if main else None
+    before = {name: os.environ.get(name) for name in values}
+    handler = signal.signal(signal.SIGTERM, lambda number, _: came.append(number)) if main else None
+    os.environ.update(values)
     try:
         yield
     finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({name: value} if value is not None else {})
         if main:
-            signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGTERM, handler)
             for number in came:
                 signal.raise_signal(number)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ray._private import utils
 
-from harness.cluster.session import _own_handler, session
+from harness.cluster.session import _starting, session
 from harness.errors import UserError
 from harness.planning.request import Request
 
@@ -59,7 +59,7 @@ def test_a_ray_that_does_not_start_keeps_its_logs_where_the_error_says(
 def test_a_signal_while_ray_starts_is_heard_once_it_has() -> None:
     heard = list[int]()
     before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
-    with _own_handler():
+    with _starting({}):
         signal.raise_signal(signal.SIGTERM)
         assert not heard
     assert heard == [signal.SIGTERM]
