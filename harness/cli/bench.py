@@ -99,7 +99,7 @@ def describe(prepared: Prepared) -> list[str]:
         f"Table {resolved.table.name}, preset {resolved.preset}: {' x '.join(counted(*each) for each in design)} = "
         f"{counted(math.prod(count for count, _ in design), 'cell')}, each from {counted(subsets, 'subset')} x "
         f"{counted(len(resolved.seeds), 'seed')}{'; the full training set is one subset' if one else ''}.",
-        *([] if resolved.table.sizes else [f"Sizes: {sizes_text(resolved.sizes, resolved.size_unit)}."]),
+        *([] if resolved.table.sizes else [f"Sizes: {sizes_text(resolved.sizes, resolved.protocol.size_unit)}."]),
         f"Encoder {_encoders(plan)}, data: {plan.table_data.source}, store {prepared.store.shown}.",
         *_work_lines(prepared),
         *(f"Skipped: {name}{' on ' + task if task else ''}: {reason}." for name, task, reason in plan.skipped),

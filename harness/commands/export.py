@@ -245,7 +245,9 @@ def _title(plan: Plan, stage: Stage, run: Run, task: Task | None) -> str:
     name = plan.resolved.encoder.rpartition("/")[2]
     if task is None:
         return f"{name} after {stage.objective.name} ({stage.phase}) on {stage.data.train.name}"
-    examples = f"{counted(run.size, 'labelled example')}{plan.resolved.size_unit.removeprefix('training examples')}"
+    examples = (
+        f"{counted(run.size, 'labelled example')}{plan.resolved.protocol.size_unit.removeprefix('training examples')}"
+    )
     return f"{name}, {run.row} on {task.title} ({examples if run.size else 'the full training set'})"
 
 
@@ -276,7 +278,7 @@ def scores_of(key: str, run: Run, task: Task, grid: Grid) -> list[dict[str, Any]
                 spread = "" if cell.spread is None else in_points(cell.spread)
                 rule = f"{resolved.aggregate.label} of {counted(int(counts[place]), 'run')}"
                 text = f"{with_spread(in_points(cell.value), spread)} ({rule})"
-        scored = "dev" if resolved.scores_dev and column.evaluation == "test" else column.evaluation
+        scored = "dev" if resolved.protocol.scores_dev and column.evaluation == "test" else column.evaluation
         found.append({"dataset": f"{task.title} ({scored})", "metric": column.metric, "own": own[name], "cell": text})
     return found
 

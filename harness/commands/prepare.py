@@ -146,7 +146,7 @@ def prepare(request: Request, *, train: bool) -> Prepared:
     _check_selected(named, resolved, source, tasks)
     if request.sizes is None and not table.sizes:
         with suppress(NotAtHand):  # as a plan shows it
-            known = (protocol_named(resolved.protocol).sizes(tasks[name], source) for name in resolved.tasks)
+            known = (resolved.protocol.sizes(tasks[name], source) for name in resolved.tasks)
             common = min(known, key=max)  # those that every task can give
             resolved = resolve(table, replace(named, sizes=common), tasks)
     located = _located(resolved, request, train)
@@ -207,7 +207,7 @@ def _description(request: Request, files: int) -> dict[str, Any]:
 
 def _check_selected(named: Request, resolved: ResolvedTable, source: TextSource, tasks: Mapping[str, Task]) -> None:
     """Raises UserError where a text that a point was selected on, of a dev set of its study, is in a test set here."""
-    ours = protocol_named(resolved.protocol)
+    ours = resolved.protocol
     for file, study in named.selected.items():
         theirs = protocol_named(study.protocol or load_table(study.table).protocol)
         places = [*product(study.sizes or (0,), study.subsets or (0,))]

@@ -148,7 +148,7 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
     name = study_name(space, request.seed, runs, request.base.overrides)
     sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
     notes = [
-        f"Each point is row {base.rows[0].name} of table {base.table.name}, preset {base.preset}, protocol {base.protocol}, encoder {base.encoder} "
+        f"Each point is row {base.rows[0].name} of table {base.table.name}, preset {base.preset}, protocol {base.protocol.name}, encoder {base.encoder} "
         f"({prepared.plan.encoders[0].encoder.digest[:10]}), data {prepared.plan.table_data.source}: {', '.join(base.tasks)}, {sizes}.",
         *([f"Changed from the table's own setting: {'; '.join(base.deviations)}."] if base.deviations else []),
         *space.notes,

@@ -17,7 +17,6 @@ from harness.methods import Method, RunContext, UnlabelledPhase, chain, definiti
 from harness.planning.recipe import Augment, group_of, updates_between
 from harness.planning.resolved import ResolvedRow, ResolvedTable
 from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection, Stage
-from harness.tasks.protocols import protocol_named
 from harness.tasks.task import Task
 
 
@@ -187,7 +186,7 @@ def _contexts(
 ) -> list[tuple[int, RunContext]]:
     """Every training set of a task with every seed of the table, under the row's recipe; a full training set has one subset. The context
     has the seed that the protocol makes of the table's."""
-    task, protocol, length = table_data.tasks[name].task, protocol_named(resolved.protocol), resolved.max_length
+    task, protocol, length = table_data.tasks[name].task, resolved.protocol, resolved.max_length
     tests, made = tuple(table_data.tasks[name].tests.values()), []
     # Made once for all subsets of a size, and so is their canonical form.
     optim = cache(lambda phase, size, rows: resolved.optim(phase, size, rows, row, name))

@@ -103,7 +103,7 @@ def resolve(table: Table, request: Request, tasks: Mapping[str, Task] = TASKS) -
         if any(row.pre_train for row in rows)
         else None,
         translator=here.translator if request.translator is None else request.translator,
-        protocol=request.protocol or table.protocol,
+        protocol=protocol_named(request.protocol or table.protocol),
         unreached=tuple(sentence for each in given.values() for sentence in _unreached(each, resolved_rows)),
     )
     configurations = min(map(len, result.printed_rows.values())) if result.aggregate.select == "none" else 1

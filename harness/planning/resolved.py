@@ -36,7 +36,7 @@ from harness.planning.recipe import (
 )
 from harness.planning.request import Override
 from harness.planning.table import DATA, DESIGN, Column, Preset, Row, Table
-from harness.tasks.protocols import protocol_named
+from harness.tasks.protocol import Protocol
 from harness.wording import value_text
 from harness.yaml_files import parse_value
 
@@ -173,9 +173,9 @@ class ResolvedTable:
     max_length: int
     selection_every: int | str
     mlm_head: MlmHead
+    protocol: Protocol
     pre_train: PreTrain | None = None
     translator: str = ""
-    protocol: str = ""
     unreached: tuple[str, ...] = ()
 
     @property
@@ -285,16 +285,8 @@ class ResolvedTable:
         return round(value * unit.value, 10), None if spread is None else round(spread * unit.spread, 10)
 
     @property
-    def size_unit(self) -> str:
-        return protocol_named(self.protocol).size_unit
-
-    @property
-    def scores_dev(self) -> bool:
-        return protocol_named(self.protocol).scores_dev
-
-    @property
     def scored_set(self) -> str:
-        return "development set" if self.scores_dev or self.aggregate.scores == "dev" else "test set"
+        return "development set" if self.protocol.scores_dev or self.aggregate.scores == "dev" else "test set"
 
     @property
     def replicates(self) -> tuple[tuple[int, int], ...]:
@@ -302,7 +294,7 @@ class ResolvedTable:
 
     def is_drawn(self, size: int) -> bool:
         """Whether each subset of a size is another one: a full training set is one, unless the protocol draws its dev set with each subset."""
-        return bool(size) or protocol_named(self.protocol).redraws
+        return bool(size) or self.protocol.redraws
 
     def subsets_at(self, size: int) -> tuple[int, ...]:
         return self.subsets if self.is_drawn(size) else self.subsets[:1]

@@ -105,7 +105,7 @@ def _read_under(resolved: ResolvedTable, encoder: str) -> dict[str, object]:
     """Settings that the data depend on besides tasks, sizes and subsets, and the encoder itself. Where none names a translator, any that was
     read will do."""
     head, text, translator = resolved.mlm_head, resolved.pre_train, resolved.translator
-    settings: dict[str, object] = {"protocol": resolved.protocol, "encoder": encoder, "data": resolved.data}
+    settings: dict[str, object] = {"protocol": resolved.protocol.name, "encoder": encoder, "data": resolved.data}
     settings |= {"mlm_head.steps": head.steps, "mlm_head.frozen": head.frozen}
     settings |= {f"encoder.{name}": resolved.encoder_settings.get(name) for name in EncoderSettings.model_fields}
     settings |= {"translator": translator} if resolved.translations and translator else {}

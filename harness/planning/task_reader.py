@@ -11,7 +11,6 @@ from harness.planning.recipe import Augment
 from harness.planning.resolved import ResolvedTable
 from harness.specs import UNRESOLVED, RowSet
 from harness.tasks.overlap import count_overlap, without
-from harness.tasks.protocols import protocol_named
 from harness.tasks.rows import Rows
 from harness.tasks.sources import ALL_ROWS, TextSource
 from harness.tasks.task import Task
@@ -44,13 +43,10 @@ class TaskReader:
     read: list[tuple[Rows, Rows, Rows | None]] = field(default_factory=list)
     missing: str = ""
 
-    def __post_init__(self) -> None:
-        self.protocol = protocol_named(self.resolved.protocol)
-
     def evaluations(self) -> TaskData:
         task, found = self.task, None
         try:
-            found = self.protocol.evaluation_sets(task, self.source) if self.source else None
+            found = self.resolved.protocol.evaluation_sets(task, self.source) if self.source else None
         except NotAtHand as error:
             self.source, self.missing = None, str(error)
         if found is None or self.source is None:
@@ -91,17 +87,20 @@ class TaskReader:
             )
         if self.source is None:
             drawn = self.task.official.get(self.task.splits.train) or UNKNOWN_ROWS
-            drawn = self.protocol.num_rows(self.task, size) if size else drawn
+            drawn = self.resolved.protocol.num_rows(self.task, size) if size else drawn
             further = str(num_texts) if num_texts not in (0, drawn) else ""
             labelled, texts = self.unread(role, drawn), self.unread(f"{role}-texts{further}", num_texts or drawn)
             dev, moments = self.unread("dev", 500), tuple[float, ...]()
             whole = (self.back_translated(labelled, augment) if augment else None) or labelled
         else:
-            rows = self.protocol.training_set(self.task, self.source, size, subset)
-            dev_rows = self.protocol.dev_set(self.task, self.source, size, subset)
+            rows = self.resolved.protocol.training_set(self.task, self.source, size, subset)
+            dev_rows = self.resolved.protocol.dev_set(self.task, self.source, size, subset)
             labelled, more, name = self.keep(rows, role), None, f"{role}-texts"
             if num_texts:
-                more, name = self.protocol.texts(self.task, self.source, size, subset, num_texts), f"{name}{num_texts}"
+                more, name = (
+                    self.resolved.protocol.texts(self.task, self.source, size, subset, num_texts),
+                    f"{name}{num_texts}",
+                )
             elif self.task.unlabelled:
                 more, name = self.unlabelled(self.source, dev_rows), "unlabelled"
             whole = (self.back_translated(labelled, augment) if augment else None) or labelled

@@ -137,7 +137,7 @@ class Grid:
 
     def size_name(self, size: int) -> str:
         """A heading: '20 training examples'."""
-        return f"{size} {self.resolved.size_unit}" if size else "Full training set"
+        return f"{size} {self.resolved.protocol.size_unit}" if size else "Full training set"
 
     def metric(self, column: str) -> str:
         return "" if column == AVERAGE else self.resolved.columns[column].metric

@@ -20,7 +20,6 @@ from harness.errors import UserError
 from harness.planning.aggregation import AVERAGE
 from harness.statistics.crossed import ROUNDING, difference, holm
 from harness.statistics.power import LEVEL
-from harness.tasks.protocols import protocol_named
 from harness.views.cells import (
     Grid,
     Place,
@@ -230,7 +229,9 @@ def conclusion(grid: Grid, named: str, found: Sequence[Difference]) -> str:
     """One sentence: what separates from the reference row, or that nothing does."""
     places: dict[tuple[str, str], list[str]] = {}
     for each in found:
-        about = [training_examples(each["size"], grid.resolved.size_unit)] if len(grid.resolved.sizes) > 1 else []
+        about = (
+            [training_examples(each["size"], grid.resolved.protocol.size_unit)] if len(grid.resolved.sizes) > 1 else []
+        )
         about += [fell] if (fell := _collapsed(each)) else []
         title = grid.title(each["column"])
         where = f"{title} ({'; '.join(about)})" if about else title
@@ -272,7 +273,7 @@ def _remarks(grid: Grid, found: Sequence[Difference]) -> Iterator[str]:
     some = [each for each in found if each["remark"]]
     for each in some:
         if len(some) <= 12 or each["verdict"] in DECIDED:
-            where = training_examples(each["size"], grid.resolved.size_unit)
+            where = training_examples(each["size"], grid.resolved.protocol.size_unit)
             yield f"{each['row']} - {each['against']}, {grid.title(each['column'])}, {where}: {each['remark']}."
 
 
@@ -294,7 +295,7 @@ def _notes(
     if any({-each["low"], each["high"]} & {1.0, 2.0} for each in found if each["low"] is not None):
         yield "Intervals are cut where the scale ends: so few subsets and seeds tell little; 'harness plan --detect POINTS' names a design that tells more."
     yield from means_lines(grid, "comparisons")
-    folds = protocol_named(r.protocol).num_subsets is not None
+    folds = r.protocol.num_subsets is not None
     if len(r.subsets) > 1 and (folds or (0 in r.sizes and len(r.subsets_at(0)) > 1)):
         yield (
             f"{'Subsets' if folds else 'Subsets of the full training set'} share half of their training rows or more: intervals and p hold for these rows, "

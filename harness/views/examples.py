@@ -59,7 +59,7 @@ def examples(plan: Plan, store: Store, grid: Grid, with_texts: bool = True) -> V
         frames.append(frame)
         wrong, doubts = int(frame["all_rows_wrong"].sum()), int(frame["doubted"].sum())
         lines.append(
-            f"{column.title}, {training_examples(size, r.size_unit)}: the consensus of {'every row' if len(counts) > 1 else 'the row'} is wrong on {wrong:,} of "
+            f"{column.title}, {training_examples(size, r.protocol.size_unit)}: the consensus of {'every row' if len(counts) > 1 else 'the row'} is wrong on {wrong:,} of "
             f"{counted(len(frame), 'test example')}; {counted(doubts, 'label')} {'is' if doubts == 1 else 'are'} doubted "
             f"({100 * AGREED:g} % of {frame['runs'].iloc[0]} runs or more agree on one other class)."
         )
@@ -131,7 +131,7 @@ def classes_view(plan: Plan, store: Store, grid: Grid) -> View:
         keys = mine.loc[(mine["row"] == best) & (mine["metric"] == column.metric), "key"]
         runs = (predicted_by(store.records([key], predictions=True)[key], digest) for key in keys)
         classes = class_scores(data.task.classes, [(np.asarray(each.gold), each.decoded) for each in runs])
-        where = training_examples(size, r.size_unit) if size else "the full training set"
+        where = training_examples(size, r.protocol.size_unit) if size else "the full training set"
         tables += class_tables(f"{column.title}, {where}", means, best, classes)
         found.append(classes.assign(column=column.title, size=size, row=best))
     frame = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=[*COLUMNS])

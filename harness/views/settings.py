@@ -9,7 +9,6 @@ from harness.methods import METHODS
 from harness.paths import without_folders
 from harness.planning.recipe import group_of, keyed
 from harness.planning.resolved import TASK_RECIPES, ResolvedTable, Use
-from harness.tasks.protocols import protocol_named
 from harness.views.view import Table, View
 from harness.wording import listed, value_text
 
@@ -63,7 +62,7 @@ def _settings_of(resolved: ResolvedTable) -> Iterator[Setting]:
     letters = about_paper(resolved) and bool(resolved.table.origin)
     yield Setting("table", resolved.table.name)
     yield Setting("preset", resolved.preset)
-    yield Setting("protocol", resolved.protocol)
+    yield Setting("protocol", resolved.protocol.name)
     for use in resolved.uses:
         origin = _origin(use) if letters else ("", "")
         if use.path == "grids":
@@ -91,7 +90,7 @@ def _settings_of(resolved: ResolvedTable) -> Iterator[Setting]:
     if letters:
         if extra := [task for task in resolved.tasks if task not in resolved.table.tasks]:
             yield Setting("tasks", ", ".join(extra), "S", "the paper's table lacks them")
-        decided = {resolved.protocol: protocol_named(resolved.protocol).decisions}
+        decided = {resolved.protocol.name: resolved.protocol.decisions}
         decided |= {METHODS[part].title: METHODS[part].decisions for part in parts}
         yield from (Setting(name, f"docs/papers.md {', '.join(ids)}", "I") for name, ids in decided.items() if ids)
 

@@ -127,7 +127,7 @@ class Caption:
 def title_lines(grid: Grid) -> list[str]:
     """The least that a caption says: what the table shows, for how many training examples and runs, and what ± is."""
     r = grid.resolved
-    sizes, source = sizes_text(r.sizes, r.size_unit), r.table.source if about_paper(r) else None
+    sizes, source = sizes_text(r.sizes, r.protocol.size_unit), r.table.source if about_paper(r) else None
     columns = listed(dict.fromkeys(column.title for column in r.columns.values()))
     title = f"{r.table.title}, {sizes} ({source.paper}, {source.table})." if source else f"{columns}, {sizes}."
     design, label = counted(len(r.seeds), "seed"), r.aggregate.label
@@ -218,7 +218,7 @@ def _data_lines(r: ResolvedTable, caption: Caption) -> Iterator[str]:
     if caption.examples:
         yield f"Examples: {'; '.join(caption.examples)}."
     last, scored = r.selection_every == LAST, " and scored once on test"
-    if r.scores_dev:
+    if r.protocol.scores_dev:
         which = "The last checkpoint is scored" if last else "The checkpoint is selected by its score, and scored,"
         yield f"{which} on the development set."
     else:

@@ -97,7 +97,7 @@ def _unknown(grid: Grid, cells: list[list[Source]]) -> list[str]:
     """Why sources of variance are not known, each reason once, with the cells that it holds for."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for source in (source for cell in cells for source in cell if source["why"]):
-        size = training_examples(source["size"], grid.resolved.size_unit)
+        size = training_examples(source["size"], grid.resolved.protocol.size_unit)
         place = f"{source['row']}, {grid.title(source['column'])}, {size}"
         reasons.setdefault((source["source"], source["why"]), []).append(place)
     where = {each: "all cells" if len(at) == len(cells) else some_of(at, 3) for each, at in reasons.items()}

@@ -73,7 +73,7 @@ def test_what_is_chosen_here_is_never_called_the_papers(name: str, preset: str) 
     assert not theirs.keys() & ours.keys()
     implemented = chosen(r, "I")
     assert not implemented.keys() & (theirs.keys() | ours.keys())
-    assert implemented[r.protocol] == "docs/papers.md C14, C15, C16, C17, C18"
+    assert implemented[r.protocol.name] == "docs/papers.md C14, C15, C16, C17, C18"
     assert theirs["fine_tune.batch_size"] == "16"
     assert any(key.endswith(".lr") for key in theirs) == ("encoder" in theirs) == (preset == "paper")
 
