@@ -27,7 +27,7 @@ from harness.commands.publish import Published, open_other
 from harness.commands.publish import publish as write_published
 from harness.commands.recorded import StageRecord, best_key, recorded, recorded_runs
 from harness.commands.recorded import misclassified as misclassified
-from harness.commands.study import Opened, StudyPlan, prepare_study, searched
+from harness.commands.study import PreparedStudy, StudyPlan, prepare_study, searched
 from harness.commands.train import Show, unshown
 from harness.commands.train import bench as run_bench
 from harness.commands.trained import Embeddings, embeddings_of
@@ -295,7 +295,7 @@ def _with_times(rows: list[dict[str, Any]], column: str) -> pd.DataFrame:
     return frame.assign(**{column: pd.to_datetime(frame[column], unit="s", utc=True)}) if rows else frame
 
 
-def _result_of(opened: Opened) -> TuneResult:
+def _result_of(opened: PreparedStudy) -> TuneResult:
     best = opened.best
     settings = opened.points.space.overrides(best.point) if best else ()
     return TuneResult(opened.name, opened.frame, {each.key: each.value for each in settings} if best else None)

@@ -12,7 +12,7 @@ from harness.cli.progress import confirm, show
 from harness.cli.request import preset_line, read_tune
 from harness.cli.terminal import duration, print_lines, print_view, printable, say
 from harness.commands.recorded import tune_command
-from harness.commands.study import Opened, PreparedStudy, prepare_study, searched
+from harness.commands.study import PreparedStudy, prepare_study, searched
 from harness.errors import masked
 from harness.paths import replace_file
 from harness.scores import hardware
@@ -81,40 +81,40 @@ def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
 # -------------------------------------------------------------------------------------------------------- the results
 
 
-def _report(opened: Opened, format: str) -> int:
+def _report(study: PreparedStudy, format: str) -> int:
     """Print the points. Write tables, margins, pictures, best.yaml and the page into the study's folder. Returns the exit status."""
-    folder, view = opened.folder, study_view(opened)
+    folder, view = study.folder, study_view(study)
     folder.mkdir(parents=True, exist_ok=True)
     for kind, suffix in {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}.items():
         replace_file(folder / f"points.{suffix}", view.written(kind))
-    best, again = "", [tune_command(opened.request)]
-    if opened.best:
-        best = best_yaml(opened.best_point())
-        again.append(_bench_command(opened))
+    best, again = "", [tune_command(study.request)]
+    if study.best:
+        best = best_yaml(study.best_point())
+        again.append(_bench_command(study))
         replace_file(folder / BEST_FILE, best)
-    drawn, notes = pictures(opened, opened.optuna)
+    drawn, notes = pictures(study, study.optuna)
     for picture in drawn:
         replace_file(folder / f"{picture.name}.png", picture.written("png"))
     keys = {key for keys in view.frame["keys"] for key in keys.split(",")}
-    machines = hardware(opened.store.records(keys).values())
-    replace_file(folder / "report.html", study_page(opened, best, drawn, notes, machines, again))
+    machines = hardware(study.prepared.store.records(keys).values())
+    replace_file(folder / "report.html", study_page(study, best, drawn, notes, machines, again))
     if format == "text":
-        print_view(screen(opened))
+        print_view(screen(study))
     else:
         print(view.written(format), end="")
     say(*notes, f"Tables and plots, all of them in report.html: {folder}")
-    if not opened.best:
+    if not study.best:
         return EXIT_INCOMPLETE
-    method, files, rows = opened.points.space.method, opened.request.base.methods, opened.points.base.table.rows
-    row = opened.points.base.rows[0].name
+    method, files, rows = study.points.space.method, study.request.base.methods, study.points.base.table.rows
+    row = study.points.base.rows[0].name
     tuned = row if row in {each.name for each in rows} else method
     methods = "" if method == "ft" else f" --methods {shlex.quote(f'ft,{files[0] if files else tuned}')}"
-    print(printable(f"Next: {_bench_command(opened, methods)}"), file=sys.stderr)
+    print(printable(f"Next: {_bench_command(study, methods)}"), file=sys.stderr)
     return 0
 
 
-def _bench_command(opened: Opened, methods: str = "") -> str:
+def _bench_command(study: PreparedStudy, methods: str = "") -> str:
     """The bench of the best point."""
-    store = opened.request.base.store
+    store = study.request.base.store
     kept = f" --store {masked(store)}" if store else ""
-    return f"harness bench --with {shlex.quote(str(opened.folder / BEST_FILE))}{methods}{kept}"
+    return f"harness bench --with {shlex.quote(str(study.folder / BEST_FILE))}{methods}{kept}"

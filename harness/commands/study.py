@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +22,7 @@ from harness.planning.runs import Plan
 from harness.search.points import Points, Trial, Watch
 from harness.search.request import Point, TuneRequest
 from harness.search.space import check_metric, check_varied, requested_space
-from harness.search.study import opened as opened_study
-from harness.search.study import study_name, trials_of, unfinished
+from harness.search.study import opened, study_name, trials_of, unfinished
 from harness.specs import SHARED_PHASES
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store, StoredRequest
@@ -51,10 +49,14 @@ class StudyPlan:
 
 @dataclass(kw_only=True)
 class PreparedStudy(Study):
-    """A study ready to be run: the default point as a bench would run it, and what makes runs of other points."""
+    """A study ready to be run: the default point as a bench would run it, and what makes runs of other points. `owner`, `optuna`: in `open_study`, where
+    this process holds it; `stopped`: why it ended with trials left."""
 
     request: TuneRequest
     prepared: Prepared
+    owner: Owner = field(init=False, repr=False)
+    optuna: optuna.Study = field(init=False, repr=False)
+    stopped: str = ""
 
     @property
     def folder(self) -> Path:
@@ -81,19 +83,6 @@ class PreparedStudy(Study):
         hours = self.prepared.hours_of(flops, train or 1)
         ended = len(trials) - len(again)
         return StudyPlan(self.name, space.trials, ended, len(stages) + len(own) * new, train, flops, hours)
-
-
-@dataclass(kw_only=True)
-class Opened(PreparedStudy):
-    """A study that this process holds. `stopped`: why it ended with trials left."""
-
-    owner: Owner
-    store: Store
-    optuna: optuna.Study
-    stopped: str = ""
-
-    def __post_init__(self) -> None:
-        self.trials = trials_of(self.optuna, self.points, self.store)
 
     @property
     def remaining(self) -> int:
@@ -157,16 +146,18 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
 
 
 @contextmanager
-def open_study(study: PreparedStudy) -> Iterator[Opened]:
-    """The study of a request, which no other process may hold at the same time."""
-    store, owner, name = Store(study.prepared.store.url), Owner.current(), study.name
-    if store.lease(f"study {name}"[-64:], owner) == "held":
-        raise UserError(f"The study {name} is run by another command now; wait for it, or take another --seed.")
+def open_study(study: PreparedStudy) -> Iterator[PreparedStudy]:
+    """The study of a request with its trials, which no other process may hold at the same time."""
+    store = study.prepared.store = Store(study.prepared.store.url)
+    study.owner = Owner.current()
+    if store.lease(f"study {study.name}"[-64:], study.owner) == "held":
+        raise UserError(f"The study {study.name} is run by another command now; wait for it, or take another --seed.")
     try:
-        found = opened_study(store, name, study.points.metric)
-        yield Opened(**vars(study), owner=owner, store=store, optuna=found)
+        study.optuna = opened(store, study.name, study.points.metric)
+        study.trials = trials_of(study.optuna, study.points, store)
+        yield study
     finally:
-        store.release(owner)
+        store.release(study.owner)
 
 
 @contextmanager
@@ -175,7 +166,7 @@ def searched(
     show: Show = unshown,
     warn: Callable[[str], None] = warnings.warn,
     agree: Callable[[PreparedStudy], None] = lambda study: None,
-) -> Iterator[tuple[Opened, Trackers]]:
+) -> Iterator[tuple[PreparedStudy, Trackers]]:
     """The study of a request with the trials that were left, and its trackers, which have written the stages of these.
 
     `warn`, `agree`: as of `bench`.
@@ -186,43 +177,44 @@ def searched(
     if study.prepared.plan.untranslated:
         translated(study.prepared, show, warn)
         study = prepare_study(request)  # what was translated has its identity now
-    with open_study(study) as opened:
-        trackers = Trackers(request.base.track, f"harness-{opened.name}", opened.store.url)
-        if opened.remaining:
-            run_trials(opened, show, deadline, partial(track_trial, opened, trackers, warn))
-            opened = replace(opened)  # with the trials as they are now
-        for trial in opened.trials:
-            track_trial(opened, trackers, warn, "ended", trial)
-        yield opened, trackers
+    with open_study(study):
+        store = study.prepared.store
+        trackers = Trackers(request.base.track, f"harness-{study.name}", store.url)
+        if study.remaining:
+            run_trials(study, show, deadline, partial(track_trial, study, trackers, warn))
+            study.trials = trials_of(study.optuna, study.points, store)
+        for trial in study.trials:
+            track_trial(study, trackers, warn, "ended", trial)
+        yield study, trackers
 
 
-def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Watch = lambda kind, trial: None) -> None:
+def run_trials(study: PreparedStudy, show: Show, deadline: float, track: Watch) -> None:
     """Run the trials that are left, until `deadline` (by `time.monotonic()`). Everything that needs ray and torch is imported in here."""
-    points, prepared, store, request = opened.points, opened.prepared, opened.store, opened.request.base
+    points, prepared, store, request = study.points, study.prepared, study.prepared.store, study.request.base
     plan, located, storage = prepared.plan, prepared.plan.encoders[0], storage_of(request, store)
     vocabularies, tokenised = tokenised_of(prepared)
-    metadata = {"study": opened.name, "space": points.space.name, "encoder": located.name}
+    metadata = {"study": study.name, "space": points.space.name, "encoder": located.name}
     with session_of(request, [located], storage, metadata) as (dashboard, settled, setup):
         from harness.cluster.ledger import StopRequests, start_ledger
         from harness.cluster.proposals import Proposals
         from harness.cluster.tune import explore
         from harness.cluster.worker import TokenCache
 
-        ledger, token_cache = start_ledger(store, opened.owner), TokenCache(tokenised)
+        ledger, token_cache = start_ledger(store, study.owner), TokenCache(tokenised)
         stop_requests = StopRequests(ledger, deadline)
         for stage in plan.stages.values():
             token_cache.references(stage)
         shared = shared_weights(points)
-        with show(opened, dashboard) as shown:
+        with show(study, dashboard) as shown:
 
             def watch(kind: str, trial: Trial) -> None:
-                for watcher in (shown, partial(_remember, opened), track):
+                for watcher in (shown, partial(_remember, study), track):
                     watcher(kind, trial)
                 if kind == "ended":
-                    _discard(opened, storage, starts_from(points, trial.point) - shared)
+                    _discard(study, storage, starts_from(points, trial.point) - shared)
 
             explore(
-                Proposals(opened.optuna, points, store, watch, opened.request, stop_requests),
+                Proposals(study.optuna, points, store, watch, study.request, stop_requests),
                 settled,
                 points=points,
                 worker_setup=setup,
@@ -231,9 +223,9 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Wa
                 ledger=ledger,
                 retry=request.retry,
             )
-        opened.stopped = stop_requests.over
-        if not opened.stopped:
-            _discard(opened, storage, shared)
+        study.stopped = stop_requests.over
+        if not study.stopped:
+            _discard(study, storage, shared)
 
 
 def starts_from(points: Points, point: Point) -> set[str]:
@@ -249,32 +241,32 @@ def shared_weights(points: Points) -> set[str]:
     return {key for key, number in users.items() if number > 1}
 
 
-def _discard(opened: Opened, storage: Storage, keys: Iterable[str]) -> None:
+def _discard(study: PreparedStudy, storage: Storage, keys: Iterable[str]) -> None:
     """Delete the weights of stages, unless another command may use them."""
-    if not opened.store.others_alive(opened.owner):
+    if not study.prepared.store.others_alive(study.owner):
         for key in keys:
             storage.delete(weights_of(key))
 
 
-def _remember(opened: Opened, kind: str, trial: Trial) -> None:
+def _remember(study: PreparedStudy, kind: str, trial: Trial) -> None:
     """Keep which runs a trial's stages are for, and the bench that runs its point."""
     if kind == "started":
-        points, kept = opened.points, opened.prepared.kept
+        points, store, kept = study.points, study.prepared.store, study.prepared.kept
         runs = points.runs_of([trial.point])
-        opened.store.label(points.base.table.name, runs)
-        settings = [override.text for override in points.space.bench(opened.request.base, trial.point).overrides]
-        request = StoredRequest(kept.table, {**kept.values, "set": settings}, opened.name)
-        opened.store.keep_request(request, [stage.key for run in runs for stage in run.stage.chain])
+        store.label(points.base.table.name, runs)
+        settings = [override.text for override in points.space.bench(study.request.base, trial.point).overrides]
+        request = StoredRequest(kept.table, {**kept.values, "set": settings}, study.name)
+        store.keep_request(request, [stage.key for run in runs for stage in run.stage.chain])
 
 
 # ----------------------------------------------------------------------------------------------------------- trackers
 
 
-def track_trial(opened: Opened, trackers: Trackers, warn: Callable[[str], None], kind: str, trial: Trial) -> None:
+def track_trial(study: PreparedStudy, trackers: Trackers, warn: Callable[[str], None], kind: str, trial: Trial) -> None:
     """Show a trial as a group, without test scores, which the study does not look at, and write the stages of its last replicate."""
     if trackers:
-        runs = opened.points.runs_of([trial.point])
+        runs = study.points.runs_of([trial.point])
         for run in runs:
-            trackers.add(run, f"trial {trial.number}", {"study": opened.name, "trial": trial.number, **trial.point})
+            trackers.add(run, f"trial {trial.number}", {"study": study.name, "trial": trial.number, **trial.point})
         if kind == "replicate":
             trackers.write([stage.key for run in runs for stage in run.stage.chain], warn)

@@ -118,7 +118,6 @@ def cheapest(
     for b in range(LEAST, MOST_SEEDS + 1):
         if enough(MOST_SUBSETS, b):  # more subsets never detect less: the fewest by bisection
             a = bisect_left(range(MOST_SUBSETS), True, lo=LEAST, key=lambda a: enough(a, b))
-            found.append((cost(a, b), a, b))
-    least = [(a, b, each) for each, a, b in found if each == min(found)[0]]
-    detects = [max(detectable(precision(parts, a, b, level)) for parts in components) for a, b, _ in least]
-    return min(map(Design, *zip(*least, strict=True), detects), key=lambda each: each.detects) if least else None
+            detects = max(detectable(precision(parts, a, b, level)) for parts in components)
+            found.append(Design(a, b, cost(a, b), detects))
+    return min(found, key=lambda each: (each.cost, each.detects), default=None)

@@ -10,10 +10,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property, partial
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from harness.paths import without_folders
@@ -27,7 +27,6 @@ from harness.yaml_files import dumped
 
 if TYPE_CHECKING:
     import optuna
-    from numpy.typing import NDArray
 BEST_FILE = "best.yaml"
 NO_BEST = "There is no best point: no point has all its replicates done."
 FEW = 20
@@ -58,7 +57,7 @@ class Study:
         """What a column of means is called."""
         return f"dev {METRICS[self.points.metric].short}"
 
-    @cached_property
+    @property
     def ranked(self) -> list[Trial]:
         """Best first: eligible trials by their mean, complete ones with a failed replicate, dropped ones by their
         number of replicates, failed ones, running ones."""
@@ -69,7 +68,7 @@ class Study:
 
         return sorted(self.trials, key=place)
 
-    @cached_property
+    @property
     def best(self) -> Trial | None:
         """The eligible trial with the best mean."""
         return best_trial(self.trials)
@@ -79,7 +78,7 @@ class Study:
         """The trial of the point that is tried first, once it has begun."""
         return next((trial for trial in self.trials if trial.point == self.points.space.defaults), None)
 
-    @cached_property
+    @property
     def frame(self) -> pd.DataFrame:
         """One row a trial and replicate that has ended: trial, state, the values of its point, subset, seed, metric, value, status, reason, and
         what it cost."""
@@ -174,20 +173,18 @@ def margins(study: Study) -> Iterator[Table]:
     if space.mode != "grid" or len(grid) != 2:
         return
     (down, rows), (right, columns) = grid.items()
-    shown = [
-        (t.point.get(down), t.point.get(right), _score(study, t), t.mean() if t.state == "complete" else math.nan)
-        for t in study.trials
+    trials = {(trial.point.get(down), trial.point.get(right)): trial for trial in study.trials}
+    cells = [[trials.get((row, column)) for column in columns] for row in rows]
+
+    def margin(of: Sequence[Trial | None]) -> str:
+        means = [trial.mean() for trial in of if trial and trial.state == "complete"]
+        return in_points(mean(means)) if len(means) == len(of) else DASH
+
+    body = [
+        [value_text(value), *(_score(study, trial) if trial else DASH for trial in here), margin(here)]
+        for value, here in zip(rows, cells, strict=True)
     ]
-    trials = pd.DataFrame(shown, columns=["row", "column", "cell", "mean"]).set_index(["row", "column"])
-    every = trials.reindex(pd.MultiIndex.from_product([rows, columns]))
-    shape = len(rows), len(columns)
-    cells, means = every["cell"].fillna(DASH).to_numpy().reshape(shape), every["mean"].to_numpy(float).reshape(shape)
-
-    def margin(values: NDArray[np.float64]) -> str:
-        return in_points(mean(values.tolist())) if np.isfinite(values).all() else DASH
-
-    body = [[value_text(value), *cells[k], margin(means[k])] for k, value in enumerate(rows)]
-    body.append(["mean", *map(margin, means.T), margin(means.ravel())])
+    body.append(["mean", *map(margin, zip(*cells, strict=True)), margin([*chain(*cells)])])
     head = [f"{down} \\ {right}", *map(value_text, columns), "mean"]
     yield Table(f"{study.score}, {down} down, {right} across", head, body)
 

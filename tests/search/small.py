@@ -7,7 +7,7 @@ from typing import Any
 
 from optuna.trial import TrialState
 
-from harness.commands.study import Opened, _remember
+from harness.commands.study import PreparedStudy, _remember
 from harness.planning.request import Request
 from harness.search.points import ReplicateOutcome, Trial
 from harness.search.request import Point, TuneRequest
@@ -56,9 +56,9 @@ def outcome(value: float, **others: Any) -> ReplicateOutcome:
     return ReplicateOutcome(value, **{"flops": 1e9, "seconds": 0.5, "stages": 2, **others})
 
 
-def ran(opened: Opened, point: Point, *values: float, status: Status = "done") -> None:
+def ran(opened: PreparedStudy, point: Point, *values: float, status: Status = "done") -> None:
     """A trial of the next point that waits, or of a new one, as the command that ran it leaves it. `status`: of the last replicate."""
-    study, store = opened.optuna, opened.store
+    study, store = opened.optuna, opened.prepared.store
     study.enqueue_trial(dict(point), skip_if_exists=True)
     trial = study.ask()
     assert opened.points.space.define(trial) == point
