@@ -137,26 +137,23 @@ class Points:
 
         A run that failed or diverged, or whose score is not finite, counts with its metric's worst value.
         """
-        values, broken, own = [], [], []
+        values, broken, own = [], list[tuple[Status, str]](), list[Record]()
         for run in runs:
-            known = [records[stage.key] for stage in run.stage.chain if stage.key in records]
-            leaf = records.get(run.stage.key) or next((each for each in known if each.status != "done"), None)
+            known = [(stage, records[stage.key]) for stage in run.stage.chain if stage.key in records]
+            leaf = records.get(run.stage.key) or next((each for _, each in known if each.status != "done"), None)
             if leaf is None:
                 return None
-            name = self.metric_of(run.task)
-            score = leaf.dev_scores.get(name, math.nan) if leaf.status == "done" else math.nan
-            if leaf.status == "done" and not math.isfinite(score):
-                leaf = replace(leaf, status="diverged", reason=f"its {name} on dev is not a finite number")
-            if leaf.status != "done":
-                broken.append((run, leaf))
-            values.append(score if leaf.status == "done" else METRICS[name].worst)
-            stages = [stage for stage in run.stage.chain if stage.phase not in SHARED_PHASES]
-            own += [records[stage.key] for stage in stages if stage.key in records]
-        statuses = {leaf.status for _, leaf in broken}
+            name, status, reason = self.metric_of(run.task), leaf.status, leaf.reason
+            score = leaf.dev_scores.get(name, math.nan)
+            if status == "done" and not math.isfinite(score):
+                status, reason = "diverged", f"its {name} on dev is not a finite number"
+            broken += [(status, f"{run.name} {status}: {reason}")] * (status != "done")
+            values.append(score if status == "done" else METRICS[name].worst)
+            own += [record for stage, record in known if stage.phase not in SHARED_PHASES]
         return ReplicateOutcome(
             mean(values),
-            next((status for status in ("failed", "diverged") if status in statuses), "done"),
-            next((f"{run.name} {leaf.status}: {leaf.reason}" for run, leaf in broken), ""),
+            max((status for status, _ in broken), default="done"),  # 'failed' before 'diverged'
+            next((reason for _, reason in broken), ""),
             math.fsum(record.flops for record in own),
             math.fsum(record.seconds for record in own),
             len(own),
