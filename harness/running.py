@@ -138,7 +138,7 @@ def _build(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup, record: Rec
         encoder.load_parts(tensors, [part for part in parts if part in ENCODER_PARTS])
         if WORD_EMBEDDINGS in parts:
             encoder.load_word_embeddings(tensors)
-    objective = build(stage.objective, encoder, vocabulary, stage.data.kind, stage.optim.dropout, stage.seed)
+    objective = build(stage.objective, encoder, vocabulary, stage.data.kind, stage.seed)
     if parts:
         objective.load_parts(tensors, parts)
     return objective
@@ -156,7 +156,7 @@ def restored(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup) -> tuple[
     encoder = load_encoder(folder, stage.encoder.digest, seed=stage.seed, config=config)
     drawn = encoder.fresh_head and not (isinstance(stage.init, Parent) and "mlm_head" in stage.init.parts)
     encoder.load_parts(tensors, ENCODER_PARTS)
-    objective = build(stage.objective, encoder, vocabulary, stage.data.kind, stage.optim.dropout, stage.seed)
+    objective = build(stage.objective, encoder, vocabulary, stage.data.kind, stage.seed)
     encoder.fresh_head = drawn and not objective.uses_mlm_head
     if objective.has_classifier:
         objective.load_parts(tensors, (HEAD,))

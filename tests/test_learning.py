@@ -69,7 +69,7 @@ class Learner:
     def built(self, method: str, values: dict[str, Any]) -> Any:
         text = UnlabelledPhase(Data(RowSet("c")), Optim(1e-3, BATCH, 1), SEED, self.located.encoder, "pre-train")
         spec = hyperparameters(METHODS[method], values, method).train(text)[-1].objective
-        return build(spec, self.encoder, self.vocabulary, None, 0.0, SEED)
+        return build(spec, self.encoder, self.vocabulary, None, SEED)
 
     def measured(self, objective: Any) -> dict[str, float]:
         objective.eval()

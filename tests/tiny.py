@@ -20,7 +20,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 from harness.commands.contract import Subject
 from harness.encoders.families import FAMILIES, family_of
 from harness.encoders.models.batch import Batch
-from harness.encoders.models.text_encoder import TextEncoder, load_encoder
+from harness.encoders.models.text_encoder import TextEncoder, load_encoder, set_dropout
 from harness.encoders.sources import locate
 from harness.encoders.tokens import Examples, Tokeniser, Tokens, Vocabulary
 from harness.encoders.tokens.reading import Cloze
@@ -263,8 +263,8 @@ def built(
     beginning = encoder(folder)
     if relative[0]:
         beginning.add_relative_positions(*relative)
-    made = build(spec, beginning, vocabulary(folder), kind_of_outputs(num_labels), dropout, seed)
-    made.set_dropout(dropout)
+    made = build(spec, beginning, vocabulary(folder), kind_of_outputs(num_labels), seed)
+    set_dropout(made, dropout)
     if spec.name == "prompt":
         rows, labels = texts(20, 1)
         made.take_training_set(read(folder, rows, spec), labels)

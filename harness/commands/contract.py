@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from harness.encoders.models.batch import Batch
-from harness.encoders.models.text_encoder import load_encoder
+from harness.encoders.models.text_encoder import load_encoder, set_dropout
 from harness.encoders.tokens import Examples, Tokens, Vocabulary
 from harness.errors import UserError, first_line
 from harness.kinds import kind_of_outputs
@@ -106,8 +106,8 @@ def made(spec: Objective, views: int, lengths: Sequence[int] = LENGTHS, dropout:
     examples = Examples(tokens, np.arange(len(lengths) + 1) * views)
     labels = np.arange(len(lengths)) % 2 if definition_of(spec).labelled else None
     encoder = load_encoder(Path(), "made", seed=0, config=CONFIG)
-    module = build(spec, encoder, Vocabulary(CONFIG["vocab_size"], MASK), kind_of_outputs(2), dropout, 1)
-    module.set_dropout(dropout)
+    module = build(spec, encoder, Vocabulary(CONFIG["vocab_size"], MASK), kind_of_outputs(2), 1)
+    set_dropout(module, dropout)
     module.take_training_set(examples, labels)
     return Subject(module.train(), examples, labels)
 

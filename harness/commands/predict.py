@@ -117,7 +117,7 @@ def _of_folder(folder: Path) -> Classifier:
             fix = f"name the run's key {stage.key[:12]}, or train with prompt.demonstrations set to false"
             raise UserError(f"{folder}: predicts beside training examples, which it does not hold; {fix}.")
         reading, kind = reading_of(stage.data), stage.data.kind
-        made = build(stage.objective, encoder, tokeniser.vocabulary, kind, 0.0, 0)
+        made = build(stage.objective, encoder, tokeniser.vocabulary, kind, 0)
         made.take_training_set(reading.examples([("a",) * (len(columns) or 1)], tokeniser), np.zeros(1, np.int64))
     else:
         head = read_head(folder, encoder)
@@ -127,7 +127,7 @@ def _of_folder(folder: Path) -> Classifier:
         spans = ((stage and stage.data.spans) or SpanReading()) if head.per_token else None
         columns = columns or (QUESTIONS if spans else ())
         kind = kind_of(head.classes, spans=spans)
-        made = build(objective("cross_entropy"), encoder, tokeniser.vocabulary, kind, 0.0, 0)
+        made = build(objective("cross_entropy"), encoder, tokeniser.vocabulary, kind, 0)
         made.load_parts({f"{HEAD}/{name}": tensor for name, tensor in head.tensors.items()}, (HEAD,))
         positions = family_of(located.config).positions(located.config)
         length = int(min(tokenizer.get("model_max_length") or positions, positions))

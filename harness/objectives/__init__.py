@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def build(
-    spec: Objective, encoder: TextEncoder | None, vocabulary: Vocabulary, kind: Kind | None, dropout: float, seed: int
+    spec: Objective, encoder: TextEncoder | None, vocabulary: Vocabulary, kind: Kind | None, seed: int
 ) -> TrainingObjective:
     """The module that trains `encoder` (None for one that reads none) with this objective; its heads are drawn from the seed's own streams. `kind`: what it predicts,
     None without labels.
@@ -34,5 +34,5 @@ def build(
         )
     home, _, network = known.network.rpartition(":")
     module = import_module(f"{__name__}.{home}" if home else known.__module__)
-    made: TrainingObjective = getattr(module, network)(encoder, vocabulary, kind, dropout, seed, definition_of(spec))
+    made: TrainingObjective = getattr(module, network)(encoder, vocabulary, kind, seed, definition_of(spec))
     return made

@@ -46,14 +46,12 @@ class TrainingObjective(nn.Module):
         encoder: TextEncoder,
         vocabulary: Vocabulary,
         kind: Kind | None,
-        dropout: float,
         seed: int,
         params: Definition,
     ) -> None:
         super().__init__()
         self.encoder, self.vocabulary, self.kind, self.params = encoder, vocabulary, kind, params
-        self.dropout, self.seed = dropout, seed
-        self.weights: dict[str, float] = {}
+        self.seed, self.weights = seed, dict[str, float]()
         self.build()
 
     def build(self) -> None:
@@ -91,9 +89,6 @@ class TrainingObjective(nn.Module):
     def predict(self, batch: Batch) -> Tensor:
         """The outputs of the kind for each sequence [S, C], or each token [T, C]; only where it reads labels."""
         raise NotImplementedError
-
-    def set_dropout(self, probability: float) -> None:
-        self.encoder.set_dropout(probability)
 
     def parts(self) -> dict[str, Tensor]:
         """Weights of its own, as 'part/name' on the CPU, that a later stage can start from."""

@@ -36,11 +36,11 @@ class RowHead(nn.Module):
     """One vector of outputs a row, from its first token: dropout, dense, tanh, dropout, linear (RoBERTa's own head, for every
     encoder: docs/papers.md D1). Scores are trained less their mean and divided by their standard deviation, so that its layers learn as well in any unit."""
 
-    def __init__(self, encoder: TextEncoder, kind: Kind, dropout: float, seed: int) -> None:
+    def __init__(self, encoder: TextEncoder, kind: Kind, seed: int) -> None:
         super().__init__()
         size = encoder.hidden_size
         self._target_scale, self._number = kind.target_scale, getattr(torch, kind.output_type)
-        self.drop = nn.Dropout(dropout)
+        self.drop = nn.Dropout()
         self.dense = draw_linear(nn.Linear(size, size), encoder, seed, "classification_dense")
         self.out = draw_linear(nn.Linear(size, kind.outputs), encoder, seed, "classification_out")
 
@@ -116,7 +116,7 @@ class CrossEntropy(TrainingObjective):
         if self.kind.per_token:
             self.head = TokenHead(self.encoder, self.seed)
         else:
-            self.head = RowHead(self.encoder, self.kind, self.dropout, self.seed)
+            self.head = RowHead(self.encoder, self.kind, self.seed)
 
     def parts(self) -> dict[str, Tensor]:
         weights = self.head.state_dict() if self.has_classifier else {}

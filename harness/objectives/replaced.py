@@ -41,11 +41,6 @@ class AuxiliaryMaskedLM(TrainingObjective):
         initial: Literal["encoder", "random"] = "encoder" if self.params.auxiliary == "shallow" else "random"
         return Auxiliary(self.encoder, layers=layers, hidden=hidden, initial=initial, shared=shared, seed=self.seed)
 
-    def set_dropout(self, probability: float) -> None:
-        super().set_dropout(probability)
-        if self.auxiliary is not None:
-            self.auxiliary.set_dropout(probability)
-
     def parts(self) -> dict[str, Tensor]:
         return {} if self.auxiliary is None else self.auxiliary.parts()
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.compact_embedding import compact
+from harness.encoders.models.text_encoder import set_dropout
 from harness.encoders.tokens import CUDA_EVALUATION_TOKENS, EVALUATION_TOKENS, Examples, by_length
 from harness.errors import DivergedError, StoppedError
 from harness.kinds import Predictions
@@ -112,7 +113,7 @@ class _TrainingRun:
         self.scoring, self.device, self.process_group = scoring, placement.device, placement.process_group
         objective.take_training_set(inputs.train, inputs.labels)
         objective.to(self.device)
-        objective.set_dropout(optim.dropout)
+        set_dropout(objective, optim.dropout)
         # Rows that no training sequence holds have no gradient; decay would still move them, and so would predicted words, whose
         # logits are products with them. Then the table stays whole, and where it is not trained at all.
         self._restore: Callable[[], None] = lambda: None

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from harness.encoders.flops import forward_flops, mlm_head_flops
 from harness.encoders.models.auxiliary import Auxiliary
 from harness.encoders.models.batch import Batch
-from harness.encoders.models.text_encoder import TextEncoder
+from harness.encoders.models.text_encoder import TextEncoder, set_dropout
 from harness.encoders.models.weights import weights_digest
 
 CPU = torch.device("cpu")
@@ -68,8 +68,8 @@ class TestSharing:
         """L6: the sampling pass has none while the encoder trains; and the encoder keeps its mode."""
         encoder, batch = tiny.encoder(folder), batch_of(folder)
         auxiliary = beside(encoder.train())
-        encoder.set_dropout(0.4)
-        auxiliary.set_dropout(0.4)
+        set_dropout(encoder, 0.4)
+        set_dropout(auxiliary, 0.4)
         assert not torch.equal(auxiliary(batch), auxiliary(batch))
         auxiliary.eval()
         with torch.no_grad():
@@ -77,7 +77,7 @@ class TestSharing:
             assert torch.equal(auxiliary(batch), still)
         assert all(m.training for m in encoder.modules())
         auxiliary.train()
-        auxiliary.set_dropout(0.0)
+        set_dropout(auxiliary, 0.0)
         torch.testing.assert_close(auxiliary(batch), still, rtol=0, atol=2e-6)
 
 

@@ -18,7 +18,7 @@ from transformers import AutoModelForMaskedLM
 from harness.encoders.families import FAMILIES
 from harness.encoders.flops import forward_flops
 from harness.encoders.models.batch import Batch
-from harness.encoders.models.text_encoder import TextEncoder
+from harness.encoders.models.text_encoder import TextEncoder, set_dropout
 from harness.encoders.sources import locate
 from harness.encoders.tokens import Tokeniser
 from harness.errors import UserError
@@ -112,9 +112,9 @@ def test_dropout_follows_the_setting(kind: str, made: dict[str, Path]) -> None:
     encoder = tiny.encoder(made[kind]).eval()
     batch = Batch.of(Tokeniser(made[kind])(TEXTS, 80), CPU)
     still = encoder(batch)
-    encoder.train().set_dropout(0.0)
+    set_dropout(encoder.train(), 0.0)
     torch.testing.assert_close(encoder(batch), still, rtol=0, atol=1e-5)
-    encoder.set_dropout(0.3)
+    set_dropout(encoder, 0.3)
     assert not torch.allclose(encoder(batch), still, atol=1e-3)
 
 
@@ -123,7 +123,7 @@ def test_fp16(kind: str, made: dict[str, Path]) -> None:
     """States near float32's, in training and evaluation, and gradients that are finite: no constant that hides padding is too large for
     fp16. DeBERTa's code in transformers runs under no autocast: it hides padding by float32's least number in scores of half precision."""
     encoder = tiny.encoder(made[kind])
-    encoder.set_dropout(0.0)
+    set_dropout(encoder, 0.0)
     batch = Batch.of(Tokeniser(made[kind])(TEXTS, 72), CPU)
     exact = encoder(batch).detach()
     if kind == "deberta":

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harness.encoders.kernels.packing import step_size
 from harness.encoders.models.batch import Batch
-from harness.encoders.models.text_encoder import TextEncoder
+from harness.encoders.models.text_encoder import TextEncoder, set_dropout
 
 CPU = torch.device("cpu")
 KINDS = ("bert", "electra", "distilbert", "modernbert", "mpnet")
@@ -57,7 +57,7 @@ def encoders(folders: dict[str, Path]) -> dict[str, TextEncoder]:
     made["relative"].add_relative_positions()
     torch.nn.init.normal_(made["relative"].base.relative_positions.table, 0.0, 0.5, torch.Generator().manual_seed(0))
     for encoder in made.values():
-        encoder.set_dropout(0.0)
+        set_dropout(encoder, 0.0)
     return made
 
 
@@ -76,7 +76,7 @@ def test_is_the_whole_pass(
 def test_dropout_is_the_same_with_and_without_gradient(kind: str, how: str, folders: dict[str, Path]) -> None:
     """From the same state of the generator: parts of a batch are looked at first, and then learned from."""
     encoder = tiny.encoder(folders[kind]).train()
-    encoder.set_dropout(0.2)
+    set_dropout(encoder, 0.2)
     batch = Batch.of(tiny.tokens(folders[kind], tiny.texts(7, seed=4)[0]), CPU)
     wanted = chosen(how, batch)
     torch.manual_seed(3)

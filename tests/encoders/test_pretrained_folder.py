@@ -134,9 +134,7 @@ def test_relative_positions_come_back_and_plain_transformers_refuses_them(
 def test_plain_transformers_finds_the_same_answers(kind: str, folders: dict[str, Path], tmp_path: Path) -> None:
     """Of every family: its class for question answering where it has one that computes the same, else its encoder and our two layers."""
     reading, rows = SpanReading(question=16), questions.questions(8, words=12)[0]
-    made = build(
-        objective("cross_entropy"), tiny.encoder(folders[kind]), tiny.vocabulary(folders[kind]), Spans(), 0.0, 1
-    )
+    made = build(objective("cross_entropy"), tiny.encoder(folders[kind]), tiny.vocabulary(folders[kind]), Spans(), 1)
     made.eval()
     form = written(made, folders[kind], tmp_path, (), per_token=True)
     assert form == ("encoder" if kind == "modernbert" else "question_answering")

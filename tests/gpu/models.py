@@ -16,7 +16,7 @@ import pytest
 import torch
 from tiny import of_method
 
-from harness.encoders.models.text_encoder import TextEncoder, load_encoder
+from harness.encoders.models.text_encoder import TextEncoder, load_encoder, set_dropout
 from harness.encoders.packaged import Size
 from harness.encoders.tokens import Examples, Frame, Tokens, Vocabulary
 from harness.encoders.tokens.cloze import ClozeExamples
@@ -105,8 +105,8 @@ def encoder_of(config: Mapping[str, Any], *, relative: bool = False) -> TextEnco
 def built(what: Trained, config: Mapping[str, Any], dropout: float = 0.0) -> TrainingObjective:
     """The objective as a module, on the CPU and in training mode."""
     kind = kind_of_outputs(what.num_labels) if what.num_labels else None
-    made = build(what.spec, encoder_of(config, relative=what.relative), vocabulary_of(config), kind, dropout, SEED)
-    made.set_dropout(dropout)
+    made = build(what.spec, encoder_of(config, relative=what.relative), vocabulary_of(config), kind, SEED)
+    set_dropout(made, dropout)
     if what.spec.name == "prompt":
         rows = inputs_of(what, config)
         made.take_training_set(rows.train, rows.labels)

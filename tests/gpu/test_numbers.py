@@ -41,7 +41,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 
 from harness.encoders.families import FAMILIES
 from harness.encoders.models.batch import Batch
-from harness.encoders.models.text_encoder import load_encoder
+from harness.encoders.models.text_encoder import load_encoder, set_dropout
 from harness.encoders.models.weights import weights_digest
 from harness.methods import DEFINITIONS
 from harness.objectives.base import TrainingObjective
@@ -188,7 +188,7 @@ def test_block(kind: str, setting: Setting, measured: Measured) -> None:
     for module in plain.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    ours.set_dropout(0.0)
+    set_dropout(ours, 0.0)
     limit = min(FEW_SHOT.longest, setting.config["max_position_embeddings"] - 2)
     tokens = random_tokens(BATCH, setting.config["vocab_size"], FEW_SHOT.mean, limit)
     block = Batch.of(tokens, setting.device, block=True)

@@ -167,7 +167,7 @@ def test_objectives_have_versions_modules_and_are_all_asked_for() -> None:
 def test_a_stage_of_another_version_of_an_objective_is_not_built() -> None:
     old = replace(chain(METHODS["ft"])[0].objective, version=99)
     with pytest.raises(ValueError, match="version 1 here, the stage was recorded by 99"):
-        build(old, None, None, None, 0.1, 31)
+        build(old, None, None, None, 31)
 
 
 def test_a_record_with_a_value_that_is_gone_is_read_and_not_built() -> None:
@@ -175,7 +175,7 @@ def test_a_record_with_a_value_that_is_gone_is_read_and_not_built() -> None:
     old = replace(spec, params={**spec.params, "embedding": "word"})
     assert definition_of(old) == definition_of(spec)
     with pytest.raises(ValueError, match="has only embedding layer here, the stage was recorded with word"):
-        build(old, None, None, None, 0.1, 31)
+        build(old, None, None, None, 31)
 
 
 def test_a_classifier_on_the_mlm_head_starts_from_a_trained_one() -> None:

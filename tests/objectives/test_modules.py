@@ -14,6 +14,7 @@ from objectives.formulas import normal
 from torch import Tensor
 
 from harness.encoders.models.batch import Batch
+from harness.encoders.models.text_encoder import set_dropout
 from harness.encoders.tokens import Examples, Tokeniser
 from harness.kinds import Scores, kind_of_outputs
 from harness.methods.definition import HEAD
@@ -27,8 +28,9 @@ CPU = torch.device("cpu")
 
 def made(folder: Path, spec: Objective, *, seed: int = 1, num_labels: int = 2, dropout: float = 0.0) -> Any:
     encoder = tiny.encoder(folder)
-    encoder.set_dropout(dropout)
-    return build(spec, encoder, tiny.vocabulary(folder), kind_of_outputs(num_labels), dropout, seed)
+    module = build(spec, encoder, tiny.vocabulary(folder), kind_of_outputs(num_labels), seed)
+    set_dropout(module, dropout)
+    return module
 
 
 class TestViews:
@@ -140,7 +142,7 @@ class TestSupervised:
         found = {}
         for unit in ((0.0, 1.0), (mean, spread)):
             vocabulary = Tokeniser(bert).vocabulary
-            module = build(spec, tiny.encoder(bert), vocabulary, Scores(target_scale=unit), 0.0, 1).eval()
+            module = build(spec, tiny.encoder(bert), vocabulary, Scores(target_scale=unit), 1).eval()
             views = module.prepare(Examples(tokens), unit[0] + unit[1] * gold, tiny.draw_of())
             loss = module(views.on(CPU))["cross_entropy"]
             loss.backward()
@@ -172,7 +174,7 @@ class TestSupervised:
     def test_a_score_between_two_words_is_expected_on_the_scale(self, bert: Path) -> None:
         """And a demonstration has the word of the end of the scale that its score is nearer to."""
         spec = tiny.OBJECTIVES["prompt"]
-        module: Any = build(spec, tiny.encoder(bert), tiny.vocabulary(bert), Scores(scale=(1.0, 5.0)), 0.0, 1).eval()
+        module: Any = build(spec, tiny.encoder(bert), tiny.vocabulary(bert), Scores(scale=(1.0, 5.0)), 1).eval()
         rows, gold = tiny.texts(6, seed=4)[0], np.array([1, 2.9, 3, 5, 4, 1.5], dtype=np.float32)
         examples = tiny.read(bert, rows, spec)
         module.take_training_set(examples, gold)

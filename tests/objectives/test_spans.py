@@ -14,6 +14,7 @@ from questions import READING, windows
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.encoders.models.batch import Batch
+from harness.encoders.models.text_encoder import set_dropout
 from harness.encoders.tokens import Examples
 from harness.kinds import Spans
 from harness.methods import objective
@@ -28,8 +29,8 @@ KIND = Spans(reading=READING)
 
 
 def built(folder: Path) -> Any:
-    made = build(objective("cross_entropy"), tiny.encoder(folder), tiny.vocabulary(folder), KIND, 0.0, 1)
-    made.set_dropout(0.0)
+    made = build(objective("cross_entropy"), tiny.encoder(folder), tiny.vocabulary(folder), KIND, 1)
+    set_dropout(made, 0.0)
     return made.train()
 
 

@@ -16,7 +16,7 @@ from harness.encoders.kernels.cpu import linear, use_cpu_kernels
 from harness.encoders.kernels.packing import padded_to_step
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.relative_positions import RelativePositions
-from harness.encoders.models.text_encoder import TextEncoder, draw, only_positions, parts_of, set_dropout
+from harness.encoders.models.text_encoder import TextEncoder, draw, only_positions, parts_of
 from harness.streams import seed_of
 
 
@@ -105,9 +105,6 @@ class Auxiliary(nn.Module):
     @property
     def _embeddings(self) -> Any:
         return self._encoder[0].base.embeddings if self.embeddings is None else self.embeddings
-
-    def set_dropout(self, probability: float) -> None:
-        set_dropout(self, probability)
 
     def parts(self) -> dict[str, Tensor]:
         """Own weights, as `parts_of` names them."""

@@ -169,9 +169,6 @@ class TextEncoder(nn.Module):
         finally:
             del self.base.forward
 
-    def set_dropout(self, probability: float) -> None:
-        set_dropout(self.model, probability)
-
     # ------------------------------------------------------------ weights
 
     def _split(self) -> dict[str, dict[str, Tensor]]:
@@ -222,6 +219,7 @@ class TextEncoder(nn.Module):
 
 
 def set_dropout(model: nn.Module, probability: float) -> None:
+    """Of all layers of an encoder or of an objective."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = probability

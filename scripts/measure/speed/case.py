@@ -108,7 +108,7 @@ class Opened:
     def objective(self, stage: Stage) -> TrainingObjective:
         encoder = load_encoder(self.folder, stage.encoder.digest, seed=stage.seed)
         vocabulary = self.tokeniser.vocabulary
-        return build(stage.objective, encoder, vocabulary, stage.data.kind, stage.optim.dropout, stage.seed)
+        return build(stage.objective, encoder, vocabulary, stage.data.kind, stage.seed)
 
     def texts(self, path: Path) -> Path:
         """The rows of train, dev and test as JSON columns, for who tokenises them himself."""
