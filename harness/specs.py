@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Literal
@@ -277,11 +277,8 @@ class Stage:
         return max(1, -(-self.optim.steps // self.selection.every)) if self.selection else 0
 
     @property
-    def row_sets(self) -> Iterator[RowSet]:
-        yield self.data.train
-        if self.data.dev:
-            yield self.data.dev
-        yield from self.data.tests
+    def row_sets(self) -> tuple[RowSet, ...]:
+        return tuple(filter(None, (self.data.train, self.data.dev, *self.data.tests)))
 
     @property
     def unresolved(self) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from harness.methods import methods_named
 from harness.paths import check_new_folder, new_folder, without_folders
 from harness.planning.runs import Plan
 from harness.specs import Run, Stage
-from harness.tasks.task import GLUE, Task
+from harness.tasks.task import GLUE, TASKS, Task
 from harness.views.cells import CELL, Grid
 from harness.views.view import rendered, shown, with_spread
 from harness.wording import counted, escaped, in_points, value_text
@@ -201,7 +201,7 @@ def card(
     task, run, stage = model.task if model.objective.has_classifier else None, recorded.run_in(plan), model.stage
     results = scores_of(recorded.key, run, task, grid_of(prepared)) if task else []
     title = _title(plan, stage, run, task)
-    dataset = task.published if task and not (task.own or task.package) else ""
+    dataset = TASKS[task.name].published if task and not (task.own or task.package) else ""
     data: Any = ModelCardData(
         license=license or "other",
         license_name=None if license else "of-encoder-and-data",

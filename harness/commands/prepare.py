@@ -358,7 +358,7 @@ def check_work(items: Sequence[Item], tokeniser: Any, located: Located, library:
     for item in items:
         data = item.stage.data
         reading = reading_of(data)
-        for row_set in filter(None, (data.train, data.dev, *data.tests)):
+        for row_set in item.stage.row_sets:
             if row_set.digest in library and (reading, row_set.digest) not in checked:
                 checked.add((reading, row_set.digest))
                 reading.check(library[row_set.digest], tokeniser)
