@@ -127,7 +127,7 @@ class Prepared:
     @property
     def snapshot(self) -> Any:
         """What the plan read, as JSON, for a store; None where some of it is not at hand."""
-        return None if self.plan.unresolved else snapshot(self.plan, self.files).model_dump(mode="json")
+        return None if self.plan.unresolved else snapshot(self.plan, self.files)
 
 
 # ------------------------------------------------------------------------------------------------------------- reading

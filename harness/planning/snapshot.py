@@ -77,28 +77,25 @@ def _task_of(old: Mapping[str, Any]) -> Any:
     return {name: old[name] for name in kept} | kind | {"splits": splits, "prompt": prompt or None}
 
 
-def snapshot(plan: Plan, files: Mapping[str, str]) -> Snapshot:
-    """What a plan read, all of which is at hand. `files`: see `Snapshot`."""
-    data, names, tasks = plan.table_data, {name: without_folders(name) for name in plan.resolved.encoders}, {}
+def snapshot(plan: Plan, files: Mapping[str, str]) -> Any:
+    """What a plan read, all of which is at hand, as JSON. `files`: see `Snapshot`."""
+    data, tasks = plan.table_data, {}
     for name, each in data.tasks.items():
         of_files = {key: without_folders(getattr(each.task, key)) for key in FILES}
         tasks[name] = replace(each, task=each.task.model_copy(update=of_files))
-    located = {names[name]: replace(each, folder=None, head_training=None) for name, each in data.located.items()}
-    kept = replace(
-        data,
-        tasks=tasks,
-        located=located,
-        mlm_heads={names[name]: head for name, head in data.mlm_heads.items()},
-        untranslated=without_folders(data.untranslated),
-        unaugmented={augment: without_folders(why) for augment, why in data.unaugmented.items()},
-    )
-    return Snapshot(
+    located = {name: replace(each, folder=None, head_training=None) for name, each in data.located.items()}
+    made = Snapshot(
         sizes=plan.resolved.sizes,
         files=files,
-        read_under={short: _read_under(plan.resolved, name) for name, short in names.items()},
-        data=kept,
-        truncations={(names[name], task): found for (name, task), found in plan.truncations.items()},
+        read_under={name: _read_under(plan.resolved, name) for name in plan.resolved.encoders},
+        data=replace(data, tasks=tasks, located=located),
+        truncations=plan.truncations,
     )
+    body = made.model_dump(mode="json")
+    own = body["data"].pop("tasks")  # in which a class, a column or a template may look like a path
+    kept: Any = json.loads(without_folders(json.dumps(body)))
+    kept["data"]["tasks"] = own
+    return kept
 
 
 def _read_under(resolved: ResolvedTable, encoder: str) -> dict[str, object]:

@@ -81,7 +81,7 @@ def plan_of(resolved: ResolvedTable) -> Plan:
 
 
 def kept(plan: Plan, *, earlier: bool = False) -> Snapshot:
-    body = json.loads(json.dumps(snapshot(plan, {}).model_dump(mode="json")))
+    body = json.loads(json.dumps(snapshot(plan, {})))
     read = Snapshot.of(of_an_earlier_state(body) if earlier else body)
     assert read is not None
     return read
