@@ -124,7 +124,7 @@ class Repository:
     def _asking(self, file: str = "") -> Iterator[None]:
         """Inside, the hub is asked for the repository, or for a file of it. Raises NotAtHand or UserError, see `failed`."""
         if reason := unreachable():
-            raise self.not_fetched(f"{file} of {self.name}" if file else self, reason)
+            raise self.not_fetched(file, reason)
         try:
             yield
         except Exception as error:  # of the client, its HTTP library or the disk
@@ -147,12 +147,12 @@ class Repository:
         sentences[known.HFValidationError] = sentences[known.RepositoryNotFoundError]
         if said := next((text for kind, text in sentences.items() if isinstance(error, kind)), ""):
             return UserError(f"{self.where}: {said}")
-        return self.not_fetched(f"{file} of {self.name}" if file else self, f"{type(error).__name__}: {error}")
+        return self.not_fetched(file, f"{type(error).__name__}: {error}")
 
-    def not_fetched(self, what: object, reason: str = "") -> NotAtHand:
+    def not_fetched(self, file: str = "", reason: str = "") -> NotAtHand:
         """`reason`: why it cannot be fetched; '' where nobody tried."""
         short = " ".join(reason.split())[:160].rstrip(".")
         why = f" and cannot be fetched ({short}); connect, set HF_ENDPOINT to a mirror" if reason else ""
         fix = why or "; let the command that trains fetch it"
-        kind = NotAtHand if reason else NotFetched
+        kind, what = NotAtHand if reason else NotFetched, f"{file} of {self.name}" if file else str(self)
         return kind(f"{self.where}: {what} is not in the hub cache{fix}, or {self.otherwise}.")

@@ -328,7 +328,7 @@ def publish(request: Request, folder: Name, *, without_labels: bool = False) -> 
 def merge(other: Name, *, data: Name | None = None, store: str = DEFAULT_URL) -> Merged:
     """Take over what another store, or a published folder, holds and `store` lacks. A finished record of `store` stays; what differs is
     in `conflicts` and `studies` of the result. `data`: of a folder that was published without labels."""
-    theirs, labels, _ = open_other(fspath(other), None if data is None else fspath(data))
+    theirs, labels = open_other(fspath(other), None if data is None else fspath(data))
     return merge_stores(Store(store), theirs, labels)
 
 

@@ -54,27 +54,22 @@ def checked(check: Callable[[], Check | str]) -> Check:
         return Check(False, f"{type(error).__name__}: {first_line(error)}", INSTALL)
 
 
-def checks(url: str | None = None, data: str | None = None, storage: str | None = None) -> dict[str, Check]:
-    """All checks in the order of the report. Takes some seconds: torch is imported."""
+def run(args: argparse.Namespace) -> int:
+    """Print every check with its fix. Returns 0 if nothing needed is missing, else 1. With `--clean` delete files, and check nothing."""
+    if args.clean or args.forget:
+        return _delete(args)
     set_environment()  # before Ray is imported
     named: dict[str, Callable[[], Check | str]] = {
         "python": lambda: f"{sys.version.split()[0]} ({sys.executable}), {counted(cores(), 'core')}",
         "torch": torch_here,
         **{name: lambda name=name: import_module(name).__version__ for name in ("ray", "transformers", "optuna")},  # type: ignore[misc]
         "packaged": _packaged,
-        "data folder": lambda: data_check(data),
-        "store": lambda: store_check(url),
-        "storage": lambda: _storage(storage, url),
+        "data folder": lambda: data_check(args.data),
+        "store": lambda: store_check(args.store),
+        "storage": lambda: _storage(args.storage, args.store),
         "disk": _disk,
     }
-    return {name: checked(check) for name, check in named.items()}
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print every check with its fix. Returns 0 if nothing needed is missing, else 1. With `--clean` delete files, and check nothing."""
-    if args.clean or args.forget:
-        return _delete(args)
-    results = checks(args.store, args.data, args.storage)
+    results = {name: checked(check) for name, check in named.items()}
     width = max(map(len, results))
     for name, check in results.items():
         mark = {True: "ok  ", None: "note", False: "MISS"}[check.ok]

@@ -46,10 +46,10 @@ def merge(args: argparse.Namespace) -> int:
     """Take over from each store in turn. 1 where something differs and stays as it is here."""
     others = [open_other(other, args.data) for other in args.others]
     store, agree = Store(args.store or DEFAULT_URL), True
-    for other, labels, shown in others:
+    for other, labels in others:
         merged = take_over(store, other, labels)
         agree = agree and merged.agrees
-        print_lines(_lines(merged, shown, store))
+        print_lines(_lines(merged, other.shown, store))
     return 0 if agree else EXIT_INCOMPLETE
 
 

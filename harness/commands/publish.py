@@ -96,14 +96,14 @@ def _check_folder(folder: Path, store: Store, recorded: Set[str]) -> None:
         raise UserError(f"{folder}: holds {why}; {fix}, or into another folder.")
 
 
-def open_other(name: str, data: str | None = None) -> tuple[Store, Labels | None, str]:
+def open_other(name: str, data: str | None = None) -> tuple[Store, Labels | None]:
     """A store, a published folder, or the file of records of one (a path or an URL), for `harness.store.merge`, with the labels of one that was published
-    without them, and its name for people. `data`: the folder with the data of such a one; None: where its bench had them. Raises UserError where it is not there, and where the data are not the rows that
+    without them. `data`: the folder with the data of such a one; None: where its bench had them. Raises UserError where it is not there, and where the data are not the rows that
     it predicts."""
     records = records_of(name)
     store = Store(records or name, create=False)
     check_exists(store)
-    return store, _labels_of(store, name, data) if UNLABELLED_FILE in records else None, store.shown
+    return store, _labels_of(store, name, data) if UNLABELLED_FILE in records else None
 
 
 def _labels_of(there: Store, shown: str, data: str | None) -> Labels:

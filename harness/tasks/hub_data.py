@@ -60,7 +60,7 @@ def open_hub_data(name: str, where: str, otherwise: str, *, download: bool) -> H
     made = [file for files in found.get("splits", {}).values() for file in files if os.path.isabs(file)]
     if not found or not all(map(os.path.exists, made)):
         if not download:
-            raise there.not_fetched(str(there))
+            raise there.not_fetched()
         found = _find(there, config)
         write_json(place, {"version": _FORMAT, **found})
     commit = found["revision"]

@@ -368,7 +368,7 @@ def _hub_folder(where: str, name: str, download: bool) -> Path:
     if found and _weights(found) and (found / "config.json").is_file():
         return found
     if not download:
-        raise model.not_fetched(model)
+        raise model.not_fetched()
     found = model.snapshot([*FILES, WEIGHTS[0]])
     return found if _weights(found) else model.snapshot([*FILES, WEIGHTS[1]])
 

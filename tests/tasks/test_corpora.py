@@ -265,7 +265,9 @@ def test_a_data_set_of_the_hub_is_the_texts_of_its_train_split(hub: StandIn, tmp
     next((tmp_path / "home").rglob("train-3.parquet")).unlink()
     kept, lacking = opened(tmp_path, "hub:me/wiki:2024.en", name, download=False, HF_HUB_OFFLINE="1")
     assert kept == found[1]
-    assert lacking.startswith("NotFetched corpus hub:me/prose: data/train-3.parquet is not in the hub cache")
+    assert lacking.startswith(
+        "NotFetched corpus hub:me/prose: data/train-3.parquet of me/prose is not in the hub cache"
+    )
 
 
 class TestParts:
