@@ -51,7 +51,7 @@ def results_view(grid: Grid, caption: Caption) -> View:
         head = ["Method", *(grid.column_name(column) for column in grid.columns)]
         parts = {size: rows([(size, column) for column in grid.columns]) for size in r.sizes}
         tables = [Table(grid.size_name(size), head, part) for size, part in parts.items()]
-    about = {name: getattr(r, name) for name in ("protocol", "preset", "comparable")}
+    about: dict[str, Any] = {"protocol": r.protocol.name, "preset": r.preset, "comparable": r.comparable}
     about |= {name: [*getattr(r, name)] for name in ("sizes", "subsets", "seeds")}
     about |= {name: without_folders(getattr(r, name)) for name in ("encoder", "data")}
     about |= {"incomparable": [*map(without_folders, r.incomparable)], "footnotes": notes, "cells": cell_records(grid)}
