@@ -12,7 +12,7 @@ from harness.storage import Storage
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """Where a worker runs stages: encoders, the storage of weights, the device and its threads.
+    """Where a worker runs stages: encoders, the storage of weights, and the device.
 
     `encoders`: by digest the folder and, of one that begins with random weights, its configuration; the folder then holds its tokenizer only.
     `micro_batch`: sequences that go through the encoder at once (0: a worker's whole share of the batch).
@@ -23,7 +23,6 @@ class WorkerSetup:
 
     encoders: Mapping[str, tuple[Path, dict[str, Any] | None]]
     storage: Storage
-    threads: int = 1
     device: str = "cpu"
     micro_batch: int = 0
     checkpoint_seconds: float = 0.0

@@ -80,7 +80,7 @@ def run_stage(
         if isinstance(objective, Fitted):
             assert scoring is not None
             fitted = objective.to(device)
-            result = fit(fitted, inputs, scoring, threads=setup.threads, stopping=stopping)
+            result = fit(fitted, inputs, scoring, stopping=stopping)
         else:
             result = train(
                 objective,
@@ -203,7 +203,7 @@ def _parents_weights(parent: Parent, setup: WorkerSetup) -> tuple[dict[str, Tens
         ) from None
 
 
-def provenance(setup: WorkerSetup, process_group: ProcessGroup = SINGLE_PROCESS) -> dict[str, Any]:
+def provenance(setup: WorkerSetup, process_group: ProcessGroup) -> dict[str, Any]:
     """What the stage ran on: part of the record, never of the key."""
     return {
         "harness": harness.__version__,
@@ -212,7 +212,7 @@ def provenance(setup: WorkerSetup, process_group: ProcessGroup = SINGLE_PROCESS)
         "transformers": transformers.__version__,
         "device": device_name(setup.device),
         "kernels": kernels() if setup.device == "cpu" else "blocks",
-        "threads": setup.threads,
+        "threads": torch.get_num_threads(),
         "workers": process_group.size,
         "micro_batch": setup.micro_batch,
         "started_at": time.time(),

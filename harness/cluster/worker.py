@@ -221,13 +221,13 @@ def _folder_here(digest: str, folder: Path, config: dict[str, Any] | None, files
 
 
 def prepared(setup: WorkerSetup) -> WorkerSetup:
-    """Prepare this process, once: its memory, torch's threads, the device that Ray assigned, the encoder and the storage. Raises UserError if
+    """Prepare this process, once: its memory, torch's thread, the device that Ray assigned, the encoder and the storage. Raises UserError if
     this node lacks one of them."""
     import torch
 
     setup = on_this_node(setup)
     set_malloc(KEEP_FREED)
-    torch.set_num_threads(setup.threads)
+    torch.set_num_threads(1)
     torch.set_float32_matmul_precision("highest")  # TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, set in some images, allows TF32
     if setup.device == "cpu" and torch.cuda.is_available() and ray.get_gpu_ids():
         return replace(setup, device="cuda")

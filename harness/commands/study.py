@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.commands.prepare import Prepared, prepare, storage_of
 from harness.commands.tracking import Trackers, check_trackers
-from harness.commands.train import Show, check_machine, deadline_of, session_of, tokenised_of, translated, unshown
+from harness.commands.train import Show, check_machine, deadline_of, session_of, tokenised_of, translate_texts, unshown
 from harness.errors import UserError
 from harness.paths import check_writable, without_folders
 from harness.planning.point import TARGET, PointFile
@@ -175,7 +175,7 @@ def searched(
     study, deadline = prepare_study(request), deadline_of(request.base)
     agree(study)
     if study.prepared.plan.untranslated:
-        translated(study.prepared, show, warn)
+        translate_texts(study.prepared, show, warn)
         study = prepare_study(request)  # what was translated has its identity now
     with open_study(study):
         store = study.prepared.store

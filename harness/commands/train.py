@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harness.commands.prepare import Prepared, check_work, prepare, storage_of
@@ -77,29 +78,26 @@ def tokenised_of(
         check_work(prepared.work_of(located), tokeniser, located, prepared.plan.library)
         for encoder in (located.encoder, NO_ENCODER):
             vocabularies[encoder.digest] = tokeniser.vocabulary
-            readers[encoder.digest] = reader(prepared.plan, located, tokeniser, prepared.store)
+            readers[encoder.digest] = partial(read_rows, prepared.plan, located, tokeniser, prepared.store)
     return vocabularies, lambda rows, data, encoder: readers[encoder](rows, data)
 
 
-def reader(
-    plan: Plan, located: Located, tokeniser: Tokeniser, store: Store
-) -> Callable[[RowSet, Data], tuple[Examples, Any]]:
-    """How the pool gets a row set as a stage reads it: examples, and labels or None."""
+def read_rows(
+    plan: Plan, located: Located, tokeniser: Tokeniser, store: Store, row_set: RowSet, data: Data
+) -> tuple[Examples, Any]:
+    """A row set as a stage reads it: examples, and labels or None."""
     from harness.encoders.tokens import Examples
     from harness.encoders.tokens.corpus_files import tokenise_corpus
     from harness.encoders.tokens.reading import reading_of
 
-    def read(row_set: RowSet, data: Data) -> tuple[Examples, Any]:
-        reading, rows = reading_of(data), plan.library.get(row_set.digest)
-        corpus = next((corpus for corpus in plan.corpora if corpus.digest == row_set.digest), None)
-        if corpus and (rows is None or data.blocks == "packed"):  # tokenised once, to disk, and read from there
-            identity = digest_of([corpus.digest, located.encoder.digest, data.max_length, data.blocks])
-            folder = store.artifacts.parent / "blocks" / identity
-            return Examples(tokenise_corpus(corpus.texts(), tokeniser, reading, folder, identity)), None
-        rows = plan.library[row_set.digest]
-        return reading.examples(rows.texts, tokeniser), rows.labels
-
-    return read
+    reading, rows = reading_of(data), plan.library.get(row_set.digest)
+    corpus = next((corpus for corpus in plan.corpora if corpus.digest == row_set.digest), None)
+    if corpus and (rows is None or data.blocks == "packed"):  # tokenised once, to disk, and read from there
+        identity = digest_of([corpus.digest, located.encoder.digest, data.max_length, data.blocks])
+        folder = store.artifacts.parent / "blocks" / identity
+        return Examples(tokenise_corpus(corpus.texts(), tokeniser, reading, folder, identity)), None
+    rows = plan.library[row_set.digest]
+    return reading.examples(rows.texts, tokeniser), rows.labels
 
 
 def check_machine(request: Request) -> None:
@@ -161,17 +159,14 @@ def trackers_of(prepared: Prepared) -> Trackers:
     return Trackers(prepared.request.track, name, prepared.store.url).add_plan(prepared.plan)
 
 
-def translated(prepared: Prepared, show: Show, warn: Callable[[str], None]) -> Prepared:
-    """The table with its back-translations made, whose stages have their keys now."""
-    if not prepared.plan.untranslated:
-        return prepared
+def translate_texts(prepared: Prepared, show: Show, warn: Callable[[str], None]) -> None:
+    """Make the back-translations of a table, whose stages have their keys once it is prepared again."""
     empty = 0
     for translator, rows in prepared.plan.untranslated.items():
         with show((translator.name, sum(map(len, rows))), "") as done:
             empty += translate(rows, translator, Store(prepared.store.url), done)
     if empty:
         warn(f"Empty back-translations: {empty}; the text itself is used instead.")
-    return prepare(prepared.request, train=True)
 
 
 def bench(
@@ -185,8 +180,9 @@ def bench(
     check_trackers(request.track, request.origin("track"))
     prepared, deadline = prepare(request, train=True), deadline_of(request)
     agree(prepared)
-    if prepared.items:
-        prepared = translated(prepared, show, warn)
+    if prepared.items and prepared.plan.untranslated:
+        translate_texts(prepared, show, warn)
+        prepared = prepare(request, train=True)
     trackers = trackers_of(prepared)
 
     def track(event: Event) -> None:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 from harness.commands.prepare import Prepared, storage_of
 from harness.commands.recorded import StageRecord
-from harness.commands.train import Show, reader, train, unshown
+from harness.commands.train import Show, read_rows, train, unshown
 from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
 from harness.machine import on_cpu
@@ -50,8 +50,8 @@ class TrainedModel:
     def read(self, row_set: RowSet) -> tuple[Examples, Any]:
         """A row set as the stage reads it: examples, and labels or None."""
         plan = self.prepared.plan
-        read = reader(plan, plan.encoder_of(self.stage), self.tokeniser, self.prepared.store)
-        return read(row_set, self.stage.data)
+        located = plan.encoder_of(self.stage)
+        return read_rows(plan, located, self.tokeniser, self.prepared.store, row_set, self.stage.data)
 
 
 def trained_model(
@@ -169,8 +169,8 @@ def _loaded(recorded: StageRecord, prepared: Prepared, kept: Storage) -> tuple[T
         raise UserError(f"The encoder {located.name} is not at hand; fetch it with 'harness bench', or name a folder.")
     device = "cuda" if torch.cuda.is_available() and not on_cpu(origin) else "cpu"
     encoders = {located.encoder.digest: (located.folder.resolve(), located.new_config)}
-    setup = WorkerSetup(encoders, kept, int(origin.get("threads", 1)), device)
-    torch.set_num_threads(setup.threads)
+    setup = WorkerSetup(encoders, kept, device)
+    torch.set_num_threads(int(origin.get("threads", 1)))
     torch.set_float32_matmul_precision("highest")
     stage, tokeniser = prepared.plan.stages[recorded.key], Tokeniser(located.folder)
     try:

@@ -13,15 +13,9 @@ from harness.training.result import Scoring, TrainingResult, finite
 
 
 def fit(
-    objective: Fitted,
-    inputs: Inputs,
-    scoring: Scoring,
-    *,
-    threads: int = 1,
-    stopping: Callable[[], bool] = lambda: False,
+    objective: Fitted, inputs: Inputs, scoring: Scoring, *, stopping: Callable[[], bool] = lambda: False
 ) -> TrainingResult:
-    """The result of a stage, whose history has an entry for each candidate, in the place of an update. Of equal dev scores the first candidate
-    counts. `threads`: of scikit-learn's linear algebra.
+    """The result of a stage, whose history has an entry for each candidate, in the place of an update. Of equal dev scores the first counts.
 
     Raises DivergedError for predictions that are not finite, and StoppedError where it is to stop between two candidates.
     """
@@ -30,7 +24,7 @@ def fit(
     assert inputs.labels is not None
     result, best, count = TrainingResult(0), None, objective.params.candidates
     dev, gold = inputs.evaluations[scoring.dev]
-    with threadpool_limits(threads):
+    with threadpool_limits(1):
         features = objective.features(inputs.train)
         transformer = objective.transformer(features)
         features, seen = transformer.fit_transform(features), transformer.transform(objective.features(dev))

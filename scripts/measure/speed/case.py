@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.cli.request import read_words
 from harness.commands.prepare import Prepared, prepare
-from harness.commands.train import reader
+from harness.commands.train import read_rows
 from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.tokens import Tokeniser
 from harness.objectives import build
@@ -97,7 +97,7 @@ class Opened:
         return named | ({"test": data.tests[0]} if data.tests else {})
 
     def tokens(self, row_set: RowSet, data: Data) -> Any:
-        return reader(self.plan, self.plan.encoders[0], self.tokeniser, self.prepared.store)(row_set, data)
+        return read_rows(self.plan, self.plan.encoders[0], self.tokeniser, self.prepared.store, row_set, data)
 
     def inputs(self, stage: Stage) -> Inputs:
         found = {name: self.tokens(rows, stage.data) for name, rows in self.sets(stage).items()}

@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import psutil
 from case import Case, Opened
 
 from harness.commands.prepare import storage_of
-from harness.commands.train import reader, session_of
+from harness.commands.train import read_rows, session_of
 from harness.execution import WorkerSetup
 from harness.planning.request import Request
 from harness.store import Store
@@ -111,7 +112,7 @@ def main() -> None:
 
         from harness.cluster import pool as place
 
-        read = reader(opened.plan, opened.plan.encoders[0], opened.tokeniser, store)
+        read = partial(read_rows, opened.plan, opened.plan.encoders[0], opened.tokeniser, store)
         vocabularies = {opened.plan.encoders[0].encoder.digest: opened.tokeniser.vocabulary}
         vars(place)["start_worker"] = start_worker_into(workers)
         pool = place.Pool(store, setup, vocabularies, lambda rows, data, _: read(rows, data), settled, "speed")
