@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness.methods import definition_of
 from harness.methods.reference import Majority
@@ -20,9 +19,8 @@ from harness.planning.runs import Plan
 from harness.specs import Record, Run, Stage, Status
 from harness.store import Store
 from harness.store.records import predicted_by
-from harness.tasks.metrics import METRICS, score
-from harness.tasks.overlap import unit_ids
-from harness.wording import counted, shares
+from harness.tasks.metrics import score
+from harness.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,38 +138,6 @@ def _of(plan: Plan, run: Run, record: Record) -> Iterator[Result]:
             yield result
 
 
-def answers(
-    plan: Plan, store: Store, results: pd.DataFrame
-) -> dict[tuple[int, str, str, int, int], NDArray[np.float64]]:
-    """What each finished run of `results` scores on each test item, by (size, row, column id, subset, seed), in the columns whose metric is a
-    mean over examples. Items are examples, or all examples of one text where the task says that those go together (`Task.unit`), of texts
-    that are at hand; the mean over items is the metric."""
-    digests, units = {}, {}
-    for name, column in plan.resolved.columns.items():
-        task, digest = plan.tasks[column.task].task, plan.tasks[column.task].tests[column.evaluation].digest
-        if METRICS[column.metric].per_item is None or plan.resolved.aggregate.scores != "test":
-            continue
-        if task.unit is not None:
-            if (rows := plan.library.get(digest)) is None:
-                continue
-            units[name] = np.unique(unit_ids(rows, task.unit), return_inverse=True)[1]
-        digests[name] = digest
-    columns, found = plan.resolved.columns, {}
-    results = with_records(results)
-    own = results["metric"] == results["column"].map({name: columns[name].metric for name in digests})
-    places = results[(results["status"] == "done") & own].groupby("key")[["size", "row", "column", "subset", "seed"]]
-    by_key = {str(key): [*part.itertuples(index=False, name=None)] for key, part in places}
-    for key, record in store.each(by_key, predictions=True):
-        for place in by_key[key]:
-            predicted, measure = predicted_by(record, digests[place[2]]), METRICS[columns[place[2]].metric].per_item
-            assert measure is not None
-            values = measure(predicted.gold, predicted.decoded).astype(np.float64)
-            if (unit := units.get(place[2])) is not None:
-                values = np.bincount(unit, values) * (unit.max() + 1) / len(values)
-            found[place] = values
-    return found
-
-
 def dev_score(stage: Stage, record: Record, metric: str) -> float | None:
     """A finished stage's score on dev: as recorded, or from its recorded predictions where the metric is newer than the
     record. None where there are no predictions on dev."""
@@ -190,21 +156,6 @@ def counted_records(store: Store, metrics: Mapping[str, str]) -> dict[str, Recor
     for key, record in store.records(newer, predictions=True).items():
         if (value := dev_score(stages[key], record, metrics[key])) is not None:
             found[key].dev_scores[metrics[key]] = value
-    return found
-
-
-def example_counts(plan: Plan) -> list[str]:
-    """Numbers of examples of each column whose data are at hand, in words; of a task of the user's own with the shares of its classes."""
-    found = []
-    for column in plan.resolved.columns.values():
-        data, training = plan.tasks[column.task], plan.table_data.training
-        test = data.tests[column.evaluation]
-        if data.dev.resolved and test.resolved:
-            full = sorted(training[key].drawn for key in training if key[:2] == (column.task, 0)) or [0]
-            several = f"{full[0]:,} to " if 0 < full[0] < full[-1] else ""
-            train = f"train {several}{full[-1]:,}, " if full[-1] else ""
-            dev, of_test = (shares(data.counts.get(role, {})) for role in ("dev", column.evaluation))
-            found.append(f"{column.title} {train}dev {data.dev.rows:,}{dev}, test {test.rows:,}{of_test}")
     return found
 
 

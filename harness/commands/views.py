@@ -20,11 +20,14 @@ from harness.paths import without_folders
 from harness.planning.aggregation import AVERAGE
 from harness.planning.request import names_in
 from harness.planning.resolved import on_encoder
+from harness.planning.runs import Plan
 from harness.planning.table import HOURS
-from harness.scores import answers, example_counts, frame_of, hardware, results_of
+from harness.scores import PLACE, frame_of, hardware, results_of, with_records
 from harness.specs import Run
 from harness.store import DEFAULT_URL, Store, StoredSeal
+from harness.store.records import predicted_by
 from harness.tasks.metrics import METRICS
+from harness.tasks.overlap import unit_ids
 from harness.views.cells import Grid, Place, aggregate
 from harness.views.cost import OWN, cost_before, costs
 from harness.views.differences import REGION, Difference, differences, ranks_view
@@ -38,7 +41,7 @@ from harness.views.settings import settings_view
 from harness.views.table import Caption, notes_view, results_page, results_view
 from harness.views.variance import variance
 from harness.views.view import View
-from harness.wording import counted, listed, some_of
+from harness.wording import counted, listed, shares, some_of
 
 
 def grid_of(prepared: Prepared) -> Grid:
@@ -117,6 +120,51 @@ def with_other_system(prepared: Prepared, path: Path) -> Prepared:
     return replace(prepared, others=read_other_system(path, prepared.resolved, digests))
 
 
+def with_answers(prepared: Prepared, grid: Grid) -> Grid:
+    """With what each finished run scores on each test item, in the columns whose metric is a mean over examples. Items are examples, or all examples of
+    one text where the task says that those go together (`Task.unit`), of texts that are at hand; the mean over items is the metric."""
+    plan, store, columns = prepared.plan, prepared.store, prepared.resolved.columns
+    digests, units = {}, {}
+    for name, column in columns.items():
+        task, digest = plan.tasks[column.task].task, plan.tasks[column.task].tests[column.evaluation].digest
+        if METRICS[column.metric].per_item is None or prepared.resolved.aggregate.scores != "test":
+            continue
+        if task.unit is not None:
+            if (rows := plan.library.get(digest)) is None:
+                continue
+            units[name] = np.unique(unit_ids(rows, task.unit), return_inverse=True)[1]
+        digests[name] = digest
+    found = dict[tuple[int, str, str, int, int], Any]()
+    results = with_records(grid.results)
+    own = results["metric"] == results["column"].map({name: columns[name].metric for name in digests})
+    places = results[(results["status"] == "done") & own].groupby("key")[PLACE]
+    by_key = {str(key): [*part.itertuples(index=False, name=None)] for key, part in places}
+    for key, record in store.each(by_key, predictions=True):
+        for place in by_key[key]:
+            predicted, measure = predicted_by(record, digests[place[2]]), METRICS[columns[place[2]].metric].per_item
+            assert measure is not None
+            values = measure(predicted.gold, predicted.decoded).astype(np.float64)
+            if (unit := units.get(place[2])) is not None:
+                values = np.bincount(unit, values) * (unit.max() + 1) / len(values)
+            found[place] = values
+    return replace(grid, answers=found)
+
+
+def example_counts(plan: Plan) -> list[str]:
+    """Numbers of examples of each column whose data are at hand, in words; of a task of the user's own with the shares of its classes."""
+    found = []
+    for column in plan.resolved.columns.values():
+        data, training = plan.tasks[column.task], plan.table_data.training
+        test = data.tests[column.evaluation]
+        if data.dev.resolved and test.resolved:
+            full = sorted(training[key].drawn for key in training if key[:2] == (column.task, 0)) or [0]
+            several = f"{full[0]:,} to " if 0 < full[0] < full[-1] else ""
+            train = f"train {several}{full[-1]:,}, " if full[-1] else ""
+            dev, of_test = (shares(data.counts.get(role, {})) for role in ("dev", column.evaluation))
+            found.append(f"{column.title} {train}dev {data.dev.rows:,}{dev}, test {test.rows:,}{of_test}")
+    return found
+
+
 def spent_of(prepared: Prepared) -> pd.DataFrame:
     """What each finished run cost: its size, row as printed, task and key, and the costs `OWN`, each as if it had been trained alone."""
     plan, titles = prepared.plan, prepared.resolved.titles
@@ -147,7 +195,7 @@ def differences_of(
             if METRICS[column.metric].per_item is not None:
                 unit = f"all examples of one {texts[column.title]}" if column.title in texts else "one example"
                 units.setdefault(unit, []).append(column.title)
-        grid = replace(grid, answers=answers(plan, store, grid.results))
+        grid = with_answers(prepared, grid)
     said = ", ".join(f"{unit} ({listed(titles)})" for unit, titles in units.items()) or "one example"
     seals = store.seals(prepared.resolved.table.name)
 
@@ -171,7 +219,7 @@ def detections_of(prepared: Prepared, wanted: float, duration: Callable[[float],
 
 
 def variance_of(prepared: Prepared, grid: Grid) -> View:
-    return variance(replace(grid, answers=answers(prepared.plan, prepared.store, grid.results)))
+    return variance(with_answers(prepared, grid))
 
 
 def costs_of(prepared: Prepared, grid: Grid) -> View:

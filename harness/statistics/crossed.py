@@ -250,7 +250,8 @@ def difference(
     (items, subsets, seeds), whose mean over items `differences` is: interval, p and equivalence then hold for other test sets too."""
     d = np.asarray(differences, dtype=np.float64)
     mean, (num_subsets, num_seeds) = float(d.mean()), d.shape
-    found = Difference(mean, num_subsets, num_seeds, float(better(d).mean()), why=_without_interval(d))
+    improvement = float(np.where(np.abs(d) <= ROUNDING, 0.5, d > 0).mean())
+    found = Difference(mean, num_subsets, num_seeds, improvement, why=_without_interval(d))
     if found.why:
         return found
     variances, degrees = t_inference(mean_squares(d))
@@ -267,12 +268,6 @@ def difference(
         p=float(p_value(mean, variances, degrees)),
         equivalence_p=equivalence(mean, variances, degrees, region),
     )
-
-
-def better(differences: Floats) -> Floats:
-    """1 for a positive difference, 1/2 for a tie, 0 for a negative one."""
-    found: Floats = (differences > ROUNDING) + 0.5 * (np.abs(differences) <= ROUNDING)
-    return found
 
 
 def equivalence(mean: float, variances: ArrayLike, degrees: Sequence[float], region: float) -> float:

@@ -16,9 +16,10 @@ from requested import TINY, resolve_table
 from views.runs import commit
 
 import harness
+from harness.commands.views import example_counts
 from harness.kinds import Predictions
 from harness.planning.runs import Plan, make_plan
-from harness.scores import PLACE, RESULT_DTYPES, counted_records, example_counts, hardware, results_of
+from harness.scores import PLACE, RESULT_DTYPES, counted_records, hardware, results_of
 from harness.specs import Record, Stage, starts_elsewhere
 from harness.store import Store
 from harness.tasks.metrics import score
