@@ -45,7 +45,7 @@ from harness.tasks.protocols import protocol_named
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
 from harness.tasks.task import TASKS, Task, load_user_task
-from harness.tasks.translation import UNNAMED, Translator, augmented, back_translated, open_translator
+from harness.tasks.translation import UNNAMED, Translator, open_translator, translated
 from harness.views.other_system import OtherSystem
 from harness.wording import some_of
 
@@ -269,7 +269,7 @@ def lacking(plan: Plan) -> list[str]:
 
 def translator_of(resolved: ResolvedTable, store: Store, download: bool, augment: Augment | None) -> Translator:
     """What makes the views of a table's rows (None), or the copies of an augmentation. Raises UserError as `open_translator` does."""
-    name, find = resolved.translator_of(augment), augmented if augment else back_translated
+    name = resolved.translator_of(augment)
     if not resolved.translator:
         return UNNAMED
     try:
@@ -278,7 +278,7 @@ def translator_of(resolved: ResolvedTable, store: Store, download: bool, augment
         return Translator(name)
     except NotAtHand as error:
         return Translator(name, reason=str(error).rstrip("."))
-    return replace(made, find=partial(find, translator=made, cache=store))
+    return replace(made, find=partial(translated, translator=made, cache=store))
 
 
 def corpora_of(resolved: ResolvedTable, store: Store, download: bool, where: str) -> dict[float, Corpus]:

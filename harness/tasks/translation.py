@@ -101,36 +101,24 @@ def translate(
     return sum(not text.strip() for known in views for text in known.values())
 
 
-def back_translated(rows: Rows, translator: Translator, cache: Store) -> Rows | None:
-    """The views of each row side by side, without labels, in canonical order: views x columns texts a row; of a pair (a, b) and two views
-    (a1, b1, a2, b2). None where a text is not translated yet. Raises UserError where a file lacks a text."""
-    if (views := _views(rows, translator, cache)) is None:
-        return None
-    views = [rows.texts] * (translator.num_views - len(views)) + views  # one view is the text itself
-    return Rows([tuple(itertools.chain(*row)) for row in zip(*views, strict=True)]).sorted()
-
-
-def augmented(rows: Rows, translator: Translator, cache: Store) -> Rows | None:
-    """Labelled rows and a copy of each by each way, with its label, in canonical order. None and raises as `back_translated`."""
-    if (views := _views(rows, translator, cache)) is None:
-        return None
-    labels = np.tile(rows.gold, 1 + len(views))
-    return Rows(list(itertools.chain(rows.texts, *views)), labels).sorted()
-
-
-def _distinct(*row_sets: Rows) -> list[str]:
-    return list(dict.fromkeys(text for rows in row_sets for row in rows.texts for text in row if text.strip()))
-
-
-def _views(rows: Rows, translator: Translator, cache: Store) -> list[tuple[tuple[str, ...], ...]] | None:
-    """The texts of the rows by each way, the text itself where that is blank or its translation; None where a text is not translated."""
-    texts, found = _distinct(rows), []
+def translated(rows: Rows, translator: Translator, cache: Store) -> Rows | None:
+    """Of unlabelled rows their views side by side, in canonical order: views x columns texts a row; of a pair (a, b) and two views
+    (a1, b1, a2, b2). Of labelled ones the rows and a copy of each by each way, with its label. Where a text or its translation is blank, the text
+    itself stands. None where a text is not translated yet. Raises UserError where a file lacks a text."""
+    texts, views = _distinct(rows), list[tuple[tuple[str, ...], ...]]()
     for way in translator.ways:
         if len(known := way.known(texts, cache)) < len(texts):
             return None
         known = {text: view for text, view in known.items() if view.strip()}
-        found.append(tuple(tuple(known.get(text, text) for text in row) for row in rows.texts))
-    return found
+        views.append(tuple(tuple(known.get(text, text) for text in row) for row in rows.texts))
+    if rows.labels is not None:
+        return Rows([*itertools.chain(rows.texts, *views)], np.tile(rows.labels, 1 + len(views))).sorted()
+    views = [rows.texts] * (translator.num_views - len(views)) + views  # one view is the text itself
+    return Rows([tuple(itertools.chain(*row)) for row in zip(*views, strict=True)]).sorted()
+
+
+def _distinct(*row_sets: Rows) -> list[str]:
+    return list(dict.fromkeys(text for rows in row_sets for row in rows.texts for text in row if text.strip()))
 
 
 # --------------------------------------------------------------------------------------------------------- names to ways

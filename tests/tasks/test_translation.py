@@ -17,7 +17,7 @@ from harness.errors import NotAtHand, UserError
 from harness.store import Store
 from harness.tasks import translation
 from harness.tasks.rows import Rows
-from harness.tasks.translation import ModelPair, Translator, augmented, back_translated, open_translator, translate
+from harness.tasks.translation import ModelPair, Translator, open_translator, translate, translated
 
 ODD = (
     "two\nlines\r\nand a\ttab",
@@ -72,7 +72,7 @@ def singles(*texts: str, labels: bool = True) -> Rows:
 
 def views(rows: Rows, through: Translator, cache: Kept | Store) -> Rows:
     translate([rows], through, cache)
-    made = back_translated(rows, through, cache)
+    made = translated(rows.unlabelled(), through, cache)
     assert made is not None
     return made
 
@@ -124,11 +124,11 @@ class TestViews:
     def test_what_is_kept_is_not_asked_again(self) -> None:
         cache, seen, again = Kept(), list[int](), (Words("1"), Words("2"))
         views(singles(*"abc"), translator(Words("1"), Words("2")), cache)
-        assert back_translated(singles(*"abcd"), translator(*again), cache) is None
+        assert translated(singles(*"abcd", labels=False), translator(*again), cache) is None
         translate([singles(*"dcba")], translator(*again), cache, seen.append)
         assert [way.given for way in again] == [["d"], ["d"]]
         assert seen == [3, 3, 4]
-        assert back_translated(singles(*"abc"), translator(Words("1"), Words("3")), cache) is None
+        assert translated(singles(*"abc", labels=False), translator(Words("1"), Words("3")), cache) is None
 
     def test_killed_half_way_it_goes_on(self, tmp_path: Path) -> None:
         rows = singles(*(f"text {i}" for i in range(20)))
@@ -157,9 +157,9 @@ class TestViews:
         texts = [*(tuple(f"{letter}{column}" for column in range(columns)) for letter in "abcd"), (" ",) * columns]
         for labels in (np.array([0, 1, 2, 1, 0], dtype=np.int64), np.linspace(0, 5, 5).astype(np.float32)):
             rows, ways, cache = Rows(tuple(texts), labels), translator(*map(Words, "xyz")), Kept()
-            assert augmented(rows, ways, cache) is None
+            assert translated(rows, ways, cache) is None
             translate([rows], ways, cache)
-            made, again = augmented(rows, ways, cache), augmented(rows.take([3, 1, 4, 0, 2]), ways, cache)
+            made, again = translated(rows, ways, cache), translated(rows.take([3, 1, 4, 0, 2]), ways, cache)
             assert made is not None
             assert again is not None
             expected = [
@@ -209,7 +209,7 @@ class TestFile:
         assert (translate([singles("b", "a")], found, cache), cache) == (1, {})
         wrong = Rows((("a",), ("missing",), ("also missing",)), None)
         with pytest.raises(UserError, match=r"no row for the text '(also )?missing' and 1 more; add it\.$"):
-            back_translated(wrong, found, Kept())
+            translated(wrong, found, Kept())
 
     @pytest.mark.parametrize(
         ("content", "part"),
