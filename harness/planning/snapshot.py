@@ -114,6 +114,8 @@ def remade(resolved: ResolvedTable, read: Snapshot) -> Plan | None:
     """The plan of a table from what another one read, without texts; None where that one read other data. Raises UserError as `make_plan`
     does for what is wrong in the table."""
     data, names = read.data, {name: without_folders(name) for name in resolved.encoders}
+    if len({*names.values()}) < len(names):  # two folders of one name, of which the last was kept
+        return None
     for name, short in names.items():
         under = read.read_under.get(short, {}) if short in data.located else {}
         if not _read_under(resolved, name).items() <= under.items():
