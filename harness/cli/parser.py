@@ -97,9 +97,7 @@ def _add(parser: Any, *named: str, **other: str) -> None:
 def _table_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("table")
     _flag(what, "--table", "table: a name ('harness list tables') or your own YAML file")
-    presets = "quick, laptop, paper, base, grid, seeds, large, roberta_base, roberta_large"
-    _add(what, preset=said_of("preset")["help"].format(presets=presets))
-    _add(what, "methods", "reference")
+    _add(what, "preset", "methods", "reference")
     _data_flags(what)
     _labelled_flags(parser)
     help = (
@@ -200,11 +198,8 @@ def build_parser() -> argparse.ArgumentParser:
     what = tune.add_argument_group("search")
     _flag(what, "--space", "search space: a name ('harness list spaces') or your own YAML file", "FILE", default="")
     mode = what.add_mutually_exclusive_group()
-    modes = {
-        "grid": "run every point of the space's grid",
-        "search": "sample from the space's distributions (default where it has some)",
-    }
-    for name, help in modes.items():
+    sampled = "sample from the space's distributions (default where it has some)"
+    for name, help in (("grid", "run every point of the space's grid"), ("search", sampled)):
         mode.add_argument(f"--{name}", dest="mode", action="store_const", const=name, help=help)
     _flag(what, "--preset", "preset of the space: quick, laptop, paper or, for one task, paper_TASK (default: quick)")
     _flag(what, "--trials", "number of trials (a grid runs all of its points)", kind=Count)

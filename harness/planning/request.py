@@ -26,8 +26,6 @@ from harness.yaml_files import describe_errors, format_value, one_of, parse_valu
 
 T = TypeVar("T")
 
-BOTH = ("fine_tune", "post_train")
-"""The phases of a recipe that 'optim' means."""
 BESIDE = ("dev", "test", "unlabelled")
 """Fields that name a file beside one of labelled rows."""
 YAML = (".yaml", ".yml")
@@ -62,7 +60,7 @@ class Override:
     @property
     def keys(self) -> tuple[str, ...]:
         """In full: those of 'optim' are of two phases."""
-        return tuple(f"{phase}.{self.field}" for phase in BOTH) if self.group == "optim" else (self.key,)
+        return (f"fine_tune.{self.field}", f"post_train.{self.field}") if self.group == "optim" else (self.key,)
 
     @property
     def text(self) -> str:
@@ -126,7 +124,9 @@ class Request:
 
     table: Text = ""
     preset: Text | None = _said(
-        "table", "preset, of those that the table has: {presets} (default: the table's, mostly quick)"
+        "table",
+        "preset, of those that the table has: quick, laptop, paper, base, grid, seeds, large, roberta_base, roberta_large "
+        "(default: the table's, mostly quick)",
     )
     reference: bool | None = _said(
         "table", "also the reference rows: majority class, TF-IDF, and the frozen encoder's states and head"
