@@ -31,17 +31,10 @@ TARGET = tuple(name for name in FIELDS if name not in ("preset", "methods", "ref
 """The fields of a request that a target has too; what is left out is the preset's. Paths are as on the command line, from the current folder."""
 
 
-class PointTarget(Strict):
-    """Where a point was judged: one row of a table under a preset. `set`: KEY=VALUE texts that all points of the study ran under."""
-
-    table: Name
-    preset: Name
-    row: Name
-    set: tuple[str, ...] = ()
-
-
-_fields: dict[str, Any] = {name: (MODEL_FIELDS[name].annotation, MODEL_FIELDS[name]) for name in TARGET}
-_Target = create_model("PointTarget", __base__=PointTarget, **_fields)
+_FIELDS: dict[str, Any] = {name: (MODEL_FIELDS[name].annotation, MODEL_FIELDS[name]) for name in TARGET}
+_FIELDS |= {"table": Name, "preset": Name, "row": Name, "set": (tuple[str, ...], ())}
+PointTarget: Any = create_model("PointTarget", __base__=Strict, **_FIELDS)
+"""Where a point was judged: one row of a table under a preset. `set`: KEY=VALUE texts that all points of the study ran under."""
 
 
 class PointFile(Strict):
@@ -50,7 +43,7 @@ class PointFile(Strict):
 
     method: str
     set: dict[str, Scalar]
-    target: Annotated[PointTarget, BeforeValidator(_Target.model_validate)] | None = None
+    target: Annotated[Any, BeforeValidator(PointTarget.model_validate)] = None
     chosen: dict[str, Any] = Field(default_factory=dict)
 
     @cached_property
@@ -71,7 +64,7 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
     point are taken. Raises UserError for what is wrong in a file, and for targets that differ in what the request leaves out; a
     request without a table, where no target names one either, comes back without one.
     """
-    asked, overrides, selected = request, list[Override](), dict[str, PointTarget]()
+    asked, overrides, selected = request, list[Override](), dict[str, Any]()
     for file in files:
         point, places = load_yaml(Path(file), PointFile), places_of(Path(file))
         methods_named(point.name, places("method"))
@@ -83,7 +76,7 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
             if not request.table:
                 request = _taking(request, {"table": target.table}, places)
             if same_table(request.table, target.table) and asked.preset in (None, target.preset):
-                asked_as = _row_of(table, point, target, places)
+                asked_as = _row_of(table, point, target.row, places)
                 row = known_methods(asked_as)
                 shared = [parse_override(text, places("target", "set", i), True) for i, text in enumerate(target.set)]
                 overrides += [_alone(each, row) for each in shared]
@@ -112,11 +105,11 @@ def _taking(request: Request, values: Mapping[str, Any], places: Places) -> Requ
     return replace(request, **values, origins={**request.origins, **origins})
 
 
-def _row_of(table: Table, point: PointFile, target: PointTarget, places: Places) -> str:
+def _row_of(table: Table, point: PointFile, row: str, places: Places) -> str:
     """The row of a target; of a method that the table has no row for, and gets one, the method."""
-    names = {text.lower() for row in table.rows for text in (row.name, row.method)}
-    if target.row.lower() in names:
-        return target.row
-    if target.row.lower() != "+".join(method.title for method in methods_named(point.name)).lower():
-        raise unknown("row", target.row, [row.name for row in table.rows], places("target", "row"))
+    names = {text.lower() for each in table.rows for text in (each.name, each.method)}
+    if row.lower() in names:
+        return row
+    if row.lower() != "+".join(method.title for method in methods_named(point.name)).lower():
+        raise unknown("row", row, [each.name for each in table.rows], places("target", "row"))
     return point.method
