@@ -63,9 +63,6 @@ class Ledger:
         self._trials.pop(key, None)
         self._store.release(self._owner, key)
 
-    def status(self, key: str) -> tuple[Status, int] | None:
-        return self._store.statuses([key]).get(key)
-
     def ended(self, keys: list[str]) -> tuple[dict[str, tuple[Status, int]], set[str]]:
         """How stages ended, and which of them this command trained."""
         return self._store.statuses(keys), self._tried.intersection(keys)

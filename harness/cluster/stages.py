@@ -137,7 +137,7 @@ class Stages:
 
     def _status(self, item: Item) -> Status | None:
         """How an attempt ended that is newer than those before this command."""
-        status, attempt = self._ask("status", item.stage.key) or (None, 0)
+        status, attempt = self._ask("ended", [item.stage.key])[0].get(item.stage.key, (None, 0))
         return status if attempt > item.seen_attempt else None
 
     def _recorded(self, item: Item) -> None:

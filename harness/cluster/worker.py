@@ -341,8 +341,7 @@ class WorkerProcess:
         """The node of this process, once it can train. Raises UserError for what that lacks."""
         if not self._prepared:
             self._setup, self._prepared = prepared(self._setup), True
-        node: str = ray.get_runtime_context().get_node_id()
-        return node
+        return str(ray.get_runtime_context().get_node_id())
 
     def run(self, item: Item, vocabulary: Vocabulary, references: list[Any]) -> Ended:
         """Train a stage, commit its record, and delete its checkpoint. The record of a remake is not committed."""

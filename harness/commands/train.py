@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +34,9 @@ stages; of a study what happened to a trial ('started', 'replicate', 'ended') an
 how many), the number that is back-translated."""
 
 
-@contextmanager
-def unshown(*_: Any) -> Iterator[Callable[..., None]]:
+def unshown(*_: Any) -> AbstractContextManager[Callable[..., None]]:
     """Shows nothing."""
-    yield lambda *event: None
+    return nullcontext(lambda *event: None)
 
 
 def deadline_of(request: Request) -> float:
