@@ -99,8 +99,8 @@ def run_stage(
             record.weights_digest = save_weights(tensors(), setup.storage, stage.key)
         if saved and process_group.rank == 0:
             record.provenance["saved_digests"] = saved.digests
-        record.provenance |= result.speed.provenance if result.speed else {}
-        vars(record).update({name: value for name, value in vars(result).items() if name != "speed"})
+        record.provenance |= result.provenance
+        vars(record).update({name: value for name, value in vars(result).items() if name != "provenance"})
         if stage.data.dev and (predicted := result.predictions.get(stage.data.dev.digest)):
             record.histogram, record.collapsed = predicted.histogram, predicted.collapsed
         record.status = "done"

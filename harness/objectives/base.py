@@ -39,6 +39,7 @@ class TrainingObjective(nn.Module):
     contrasted = "contrast"
     measured = True
     measures: dict[str, Tensor] | None = None
+    masked_lm = staticmethod(masked_lm)
     params: Any
 
     def __init__(
@@ -80,7 +81,7 @@ class TrainingObjective(nn.Module):
     def masked_term(self, logits: Tensor, batch: Batch) -> Tensor:
         """The MLM loss of the predicted tokens [M, V]."""
         self.measure("mlm_accuracy", accuracy, logits, batch)
-        return masked_lm(logits, batch.at_predicted("targets"), batch.counted)
+        return self.masked_lm(logits, batch.at_predicted("targets"), batch.counted)
 
     def counts(self, batch: Batch) -> dict[str, float]:
         """The number of things that each term is a mean over in this batch: the weight of a micro-batch."""

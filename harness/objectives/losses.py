@@ -16,7 +16,7 @@ from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import cross_entropy, logsigmoid
 from torch.utils.checkpoint import checkpoint
 
 P = ParamSpec("P")
@@ -72,8 +72,7 @@ def masked_lm(logits: Tensor, targets: Tensor, counted: Tensor | None = None) ->
 
     logits [M, V], targets [M] (in [0, V); no index is ignored), counted [M] booleans (default: all) -> scalar, the mean
     over the tokens that count, 0 if there is none. Elsewhere: C10."""
-    log_probabilities = logits.log_softmax(dim=1)
-    return _mean(-log_probabilities.gather(1, targets.long()[:, None])[:, 0], counted)
+    return _mean(cross_entropy(logits, targets.long(), reduction="none", ignore_index=-(2**63)), counted)
 
 
 @_single

@@ -7,12 +7,16 @@ of the batch; only its own rows carry a gradient. Every micro-batch does so, and
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
+from types import MethodType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -20,7 +24,7 @@ from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from harness.encoders.models.batch import Batch, Gather
-from harness.errors import DivergedError
+from harness.errors import DivergedError, first_line
 from harness.objectives.base import TrainingObjective
 from harness.specs import Optim
 from harness.streams import seed_of
@@ -67,6 +71,25 @@ def use_repeatable_kernels(device: torch.device) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
+@cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """It as kernels that torch makes for each form of what it is given. They are the same in every process: no size is left open, and no timing
+    chooses those that would add in another order. Dropout follows from the seed of the device's generator."""
+    settings: Any = {"fullgraph": True, "dynamic": False, "recompile_limit": 64, "options": {"deterministic": True}}
+    return torch.compile(function, **settings)
+
+
+@contextmanager
+def compiled_layers(objective: TrainingObjective) -> Iterator[None]:
+    """In which the encoder's layers, but for the last one, which computes some rows only, and the MLM loss are compiled."""
+    with ExitStack() as replaced:
+        for layer in objective.encoder.base.get_submodule(objective.encoder.family.layers)[:-1]:
+            forward = MethodType(compiled(type(layer).forward), layer)
+            replaced.enter_context(patch.object(layer, "forward", forward))
+        replaced.enter_context(patch.object(objective, "masked_lm", compiled(objective.masked_lm)))
+        yield
+
+
 CPU = torch.device("cpu")
 
 
@@ -97,7 +120,8 @@ ON_CPU = Placement()
 class ForwardBackward:
     """Runs `objective` on batches. Every rank ends with the gradient of the whole batch, times the scale of `scaler`. Each
     micro-batch draws its own dropout, so only the dropout depends on the split. `block`: batches are blocks, as a GPU takes them, but for
-    the library's own layers (of other families), which may see how far a batch is padded."""
+    the library's own layers (of other families), which may see how far a batch is padded. `compiles`: full blocks go through compiled layers;
+    `has_compiled`: some did."""
 
     objective: TrainingObjective
     optim: Optim
@@ -106,6 +130,7 @@ class ForwardBackward:
 
     def __post_init__(self) -> None:
         self.block = self.placement.repeats and self.objective.encoder.family.packed
+        self.compiles, self.has_compiled = self.block and self.placement.process_group.size == 1, False
         # For fp16, whose smallest gradients would be 0: from 2^16 on, doubled after 2,000 updates in a row and halved where a gradient is not
         # finite; such an update is skipped. In another precision it changes nothing, and has no state.
         self.scaler = GradScaler(self.placement.device.type, enabled=self.optim.precision == "fp16")
@@ -142,10 +167,27 @@ class ForwardBackward:
         return {name: torch.stack([each[name] for each in summands]).sum(dim=0) for name in summands[0]}
 
     def _forward(self, model: Any, batch: Batch, step: int, *start: int) -> dict[str, Tensor]:
-        seed_dropout(seed_of(self.seed, "dropout", step, *start), self.placement.device)
-        with autocast(self.placement.device, self.optim.precision):
-            terms: dict[str, Tensor] = model(batch.on(self.placement.device, block=self.block))
-        return terms
+        device, batch = self.placement.device, batch.on(self.placement.device, block=self.block)
+
+        def terms() -> dict[str, Tensor]:
+            seed_dropout(seed_of(self.seed, "dropout", step, *start), device)
+            with autocast(device, self.optim.precision):
+                return model(batch)  # type: ignore[no-any-return]
+
+        # Not where a pass without gradient, which is compiled for itself, must draw the same dropout.
+        if self.compiles and batch.width and batch.mask is None and not batch.whole:
+            try:
+                with compiled_layers(self.objective):
+                    found = terms()
+                self.has_compiled = True
+                return found
+            except Exception as error:  # no Triton, no compiler, or what these cannot do
+                self.compiles = False
+                reason = first_line(getattr(error, "inner_exception", error))
+                logging.getLogger(__name__).warning(
+                    "blocks of %d x %d tokens are not compiled: %s", *batch.shape, reason
+                )
+        return terms()
 
     def _backward(self, terms: dict[str, Tensor], factor: int) -> dict[str, Tensor]:
         loss = self.objective.loss(terms)

@@ -241,7 +241,10 @@ class _TrainingRun:
         if self.objective.params.encodes_once:
             self.result.flops = encoded_once(self.objective, self.inputs)
         self._restore()
-        self.result.speed = self.stopwatch.speed(self.progress.step)
+        if speed := self.stopwatch.speed(self.progress.step):
+            self.result.provenance |= speed.provenance
+        if self.updates.has_compiled:
+            self.result.provenance["kernels"] = "compiled"
         return self.result
 
     def check_weights(self, step: int) -> None:

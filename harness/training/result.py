@@ -101,8 +101,8 @@ class Scoring:
 
 @dataclass
 class TrainingResult:
-    """The result of one stage. `predictions` by digest: dev and test of the selected state. `speed`: of this process since it began or
-    resumed; no part of a checkpoint."""
+    """The result of one stage. `predictions` by digest: dev and test of the selected state. `provenance`: fields of the record's, of this process
+    since it began or resumed; no part of a checkpoint."""
 
     selected_step: int
     tied: int = 0
@@ -110,7 +110,7 @@ class TrainingResult:
     history: list[dict[str, Any]] = field(default_factory=list)
     flops: float = 0.0
     predictions: dict[str, Predictions] = field(default_factory=dict)
-    speed: Speed | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
 
     def select(self, step: int, scoring: Scoring, predictions: Predictions) -> tuple[dict[str, float], bool]:
         """Scores on dev after `step`, and whether they beat all before: then they are selected."""

@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def cpu(tmp_path: Path) -> Setting:
     """The smallest sizes, on the CPU."""
-    return Setting(CPU, tmp_path, shape="tiny", repeated="tiny", updates=1, warm=1)
+    return Setting(CPU, tmp_path, shape="tiny", updates=1, warm=1)
 
 
 @pytest.fixture

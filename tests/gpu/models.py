@@ -166,13 +166,12 @@ def inputs_of(what: Trained, config: Mapping[str, Any], rows: int = 4 * BATCH, l
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and how large the tests are. `shape` of the numeric ones, `repeated` of those of repetition; `updates` of
+    """Where and how large the tests are. `shape` of the numeric ones, `updates` of
     a timed training, after `warm` that are not timed; `folder`: for files that may be deleted."""
 
     device: torch.device
     folder: Path
     shape: str = "bert-tiny"
-    repeated: str = "minilm"
     updates: int = 20
     warm: int = 5
 

@@ -1,33 +1,36 @@
-"""Captured updates: on a GPU with CUDA's graphs, on a CPU with what they do, operators that are repeated on the same tensors."""
+"""Captured updates: on a GPU with CUDA's graphs, on a CPU with what they do, operators that are repeated on the same tensors. And compiled full blocks, on
+a CPU, where no run compiles anything, by torch's own operators in the graphs that it traces."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gpu.models import BATCH, CPU, SEED, SHAPES, Setting, Trained, built, inputs_of, needs, trained
+from gpu.models import BATCH, CPU, FEW_SHOT, SEED, SHAPES, Lengths, Setting, Trained, built, inputs_of, needs, trained
 from gpu.replay import Replay
 from torch import Tensor
+from torch._dynamo.utils import counters
 
 from harness.commands.contract import a_gpu_may_repeat_its_operators, made
+from harness.encoders.models import text_encoder
 from harness.encoders.models.batch import parts, staged
 from harness.errors import StoppedError, UserError
 from harness.objectives.base import TrainingObjective
 from harness.specs import Optim
 from harness.storage import Storage
-from harness.training import update
+from harness.training import forward_backward, update
 from harness.training.checkpoint import Checkpoints
 from harness.training.forward_backward import Placement
 from harness.training.loop import Inputs, predict, train
 
 CONFIG = SHAPES["tiny"] | {"initializer_range": 0.1}
 CAPTURED = sorted(name for name, what in trained().items() if update.repeatable(built(what, CONFIG)))
-
 
 ON_CPU = [("ft", "bf16"), *((name, "fp32") for name in ("ft", "cmlm", "taco", "coco_lm"))]
 """What is enough there: one objective of each kind."""
@@ -61,22 +64,27 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trained_by(
-    setting: Setting, what: Trained, *, eager: bool = False, seed: int = SEED, precision: Any = "fp32", **named: Any
-) -> tuple[list[Tensor], list[Any], TrainingObjective]:
-    """(weights, losses, the objective) after updates with dropout, on batches of several widths of which the last of an epoch is smaller."""
-    steps = 20 if setting.cuda else 12
-    optim = Optim(1e-3, BATCH, steps, dropout=0.1, precision=precision)
-    objective, inputs = (
-        built(what, setting.config, optim.dropout),
-        inputs_of(what, setting.config, rows=3 * BATCH + 3),
-    )
+    setting: Setting,
+    what: Trained,
+    *,
+    eager: bool = False,
+    seed: int = SEED,
+    lengths: Lengths = FEW_SHOT,
+    kept: Any = None,
+    **optim: Any,
+) -> tuple[list[Tensor], list[Any], TrainingObjective, str]:
+    """(weights, losses, the objective, its kernels' name) after updates with dropout, on batches of several widths of which the last of an epoch is smaller."""
+    recipe = Optim(**{"lr": 1e-3, "batch_size": BATCH, "steps": 20 if setting.cuda else 12, "dropout": 0.1} | optim)
+    config = setting.config | {"max_position_embeddings": lengths.longest + 2}
+    objective, inputs = built(what, config, recipe.dropout), inputs_of(what, config, 3 * BATCH + 3, lengths)
     recorder = update.CudaGraphs if setting.cuda else Replay
     placement = Placement(setting.device, recorder=lambda: Counted(recorder(), eager))
     rows = Inputs(inputs.train, inputs.labels)
-    result = train(objective, rows, optim, seed, placement=placement, log_every=steps // 2, **named)
+    with torch.compiler.set_stance("force_eager" if eager else "default"):
+        result = train(objective, rows, recipe, seed, placement=placement, log_every=recipe.steps // 2, **(kept or {}))
     weights = [each.detach().clone() for _, each in sorted(objective.named_parameters())]
     losses = [{name: value for name, value in entry.items() if name != "measures"} for entry in result.history]
-    return weights, losses, objective
+    return weights, losses, objective, result.provenance.get("kernels", "")
 
 
 def same(one: Any, other: Any) -> None:
@@ -111,9 +119,9 @@ def test_a_resumed_stage_is_the_same(setting: Setting, tmp_path: Path) -> None:
     asked = iter(range(100))
     kept = {"checkpoints": Checkpoints(storage, "key", 3600), "stopping": lambda: next(asked) == 6}
     with pytest.raises(StoppedError):
-        trained_by(setting, what, **kept)
+        trained_by(setting, what, kept=kept)
     trained_by(setting, what, seed=SEED + 1)
-    resumed = trained_by(setting, what, checkpoints=Checkpoints(storage, "key", 3600))
+    resumed = trained_by(setting, what, kept={"checkpoints": Checkpoints(storage, "key", 3600)})
     same((resumed[0], resumed[1][-1:]), (whole[0], whole[1][-1:]))
 
 
@@ -121,7 +129,7 @@ def test_a_resumed_stage_is_the_same(setting: Setting, tmp_path: Path) -> None:
 def test_a_stage_leaves_its_weights_to_no_other(name: str, setting: Setting) -> None:
     """A later stage of another seed writes into the same places: the first one's weights stay."""
     stages = [trained_by(setting, trained()[name], seed=seed) for seed in (1, 2)]
-    for weights, _, objective in stages:
+    for weights, _, objective, _ in stages:
         own = [each for _, each in sorted(objective.named_parameters())]
         assert all(torch.equal(a, b) for a, b in zip(own, weights, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(stages[0][0], stages[1][0], strict=True))
@@ -132,6 +140,47 @@ def test_what_cannot_be_captured_is_eager_and_said(setting: Setting, caplog: pyt
         trained_by(setting, trained()["ft"], eager=True)
     assert "is not captured: no memory for it" in caplog.text
     assert not {"mlm-relative", "frozen_head"} & set(CAPTURED)
+
+
+FULL = {"lengths": Lengths(400, 256), "batch_size": 9, "steps": 3}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_compiled_blocks_are_blocks(precision: str, setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the same bits each time: in a second stage, which compiles nothing, and in a process that compiled another form before. Not with padding."""
+    needs(setting, precision)
+    what, named, stats = trained()["mlm"], {"precision": precision, **FULL}, counters["stats"]
+    for forget in (torch.compiler.reset, stats.clear, forward_backward.compiled.cache_clear):
+        forget()
+    tolerance = {"fp32": 1e-3, "bf16": 5e-2}[precision] if setting.cuda else 1e-6
+    if not setting.cuda:
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, options=None, backend="eager"))
+        monkeypatch.setattr(text_encoder, "use_cpu_kernels", lambda _: None)
+    eager, padded = trained_by(setting, what, eager=True, dropout=0.0, **named), trained_by(setting, what, steps=2)
+    assert (stats["unique_graphs"], padded[3]) == (0, "")
+    compiled = trained_by(setting, what, dropout=0.0, **named)
+    torch.testing.assert_close(compiled[0], eager[0], rtol=tolerance, atol=tolerance)
+    assert (stats["unique_graphs"], compiled[3]) == (2, "compiled"), "a layer and the loss"
+    dropped, graphs = trained_by(setting, what, **named), stats["unique_graphs"]
+    same(trained_by(setting, what, **named), dropped)
+    assert stats["unique_graphs"] == graphs
+    torch.compiler.reset()
+    trained_by(setting, what, **{**named, "lengths": Lengths(400, 320)})
+    same(trained_by(setting, what, **named), dropped)
+
+
+def test_without_a_compiler_blocks_are_as_before(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no Triton")
+
+    eager = trained_by(setting, trained()["mlm"], eager=True, **FULL)
+    monkeypatch.setattr(forward_backward, "compiled", lambda _: broken)
+    with caplog.at_level(logging.WARNING):
+        found = trained_by(setting, trained()["mlm"], **FULL)
+    same(found, eager)
+    assert (found[3], caplog.messages) == ("", ["blocks of 9 x 256 tokens are not compiled: no Triton"])
 
 
 @pytest.mark.parametrize("name", trained())

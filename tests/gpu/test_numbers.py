@@ -1,5 +1,5 @@
 """Numbers on a GPU are those of the CPU within a tolerance: the device against the CPU, blocks against the library's padded batches, micro-batches,
-bf16 and fp16, repetition, one-rank NCCL. docs/gpu.md explains the figures.
+bf16 and fp16, one-rank NCCL. docs/gpu.md explains the figures.
 
 Every test trains what `harness.training.loop.train` trains, on random weights and tokens, without dropout except where it is named. On a CPU, where
 the device would be compared with itself, one objective shows that each test runs.
@@ -25,7 +25,6 @@ from gpu.models import (
     CPU,
     FEW_SHOT,
     SEED,
-    SHAPES,
     Setting,
     Trained,
     built,
@@ -42,11 +41,10 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from harness.encoders.families import FAMILIES
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import load_encoder, set_dropout
-from harness.encoders.models.weights import weights_digest
 from harness.methods import DEFINITIONS
 from harness.objectives.base import TrainingObjective
 from harness.specs import Optim
-from harness.streams import seed_of, stream
+from harness.streams import stream
 from harness.training.forward_backward import Placement, autocast, seed_dropout
 from harness.training.loop import train
 from harness.training.process_group import ProcessGroup
@@ -136,20 +134,6 @@ def test_half_precision(name: str, precision: str, setting: Setting, measured: M
     measured(values, HALF[precision])
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@on_a_gpu(*COMPARED)
-def test_repeated(name: str, precision: str, setting: Setting, measured: Measured) -> None:
-    """The same stage twice gives the same bits, with dropout: CONTRIBUTING.md, law 1."""
-    needs(setting, precision)
-    config = SHAPES[setting.repeated]
-    made = [
-        losses_of(setting, trained()[name], config=config, steps=5, precision=precision, dropout=0.1) for _ in (0, 1)
-    ]
-    weights = {weights_digest(objective.encoder.parts()) for _, objective in made}
-    values = {"losses": max(differences(*(run for run, _ in made))), "weights": float(len(weights) - 1)}
-    measured(values, {"losses": 0.0, "weights": 0.0})
-
-
 @pytest.mark.parametrize("precision", DROPOUT)
 def test_dropout(precision: str, setting: Setting, measured: Measured) -> None:
     """How far hidden states with gradient are from those without: one seed draws one mask, since split contrast groups run a pass
@@ -197,17 +181,11 @@ def test_block(kind: str, setting: Setting, measured: Measured) -> None:
     batch = {name: padded[name].to(setting.device) for name in ("input_ids", "attention_mask")}
     expected = plain.base_model(**batch)[0][batch["attention_mask"].bool()]
     weights = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(SEED)).to(setting.device)
-    gradients = []
-    for states, model in ((hidden, ours.base), (expected, plain.base_model)):
+    for states in (hidden, expected):
         (states * weights).sum().backward()
-        gradients.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
-    one, other = gradients
-    assert one.keys() == other.keys(), "gradients of other parameters"
     error = float((hidden - expected).detach().abs().max() / expected.detach().abs().max())
-    apart = torch.stack([(one[n] - other[n]).square().sum() for n in other]).sum()
-    whole = torch.stack([gradient.square().sum() for gradient in other.values()]).sum()
-    apart_by = float((apart / whole).sqrt())
-    measured({"states": error, "gradient": apart_by}, {"states": 1e-4, "gradient": 1e-4})
+    apart = distance(ours.base, plain.base_model)
+    measured({"states": error, "gradient": apart}, {"states": 1e-4, "gradient": 1e-4})
 
 
 def _save(kind: str, config: Mapping[str, Any], folder: Path) -> None:
@@ -257,25 +235,27 @@ def test_process_group_of_one(setting: Setting, measured: Measured) -> None:
 
 def _apart(setting: Setting, name: str) -> float:
     """Distance between the gradients with and without DistributedDataParallel, relative to their norm."""
-    what, gradients = trained()[name], []
-
-    def wrapped(objective: TrainingObjective) -> Any:
-        return DistributedDataParallel(objective, find_unused_parameters=True, forward_sync_buffers=False)
-
-    wraps: tuple[Callable[[TrainingObjective], Any], ...] = (lambda objective: objective, wrapped)
-    for wrap in wraps:
-        objective = built(what, setting.config).to(setting.device)
-        model, inputs = wrap(objective), inputs_of(what, setting.config)
+    found = []
+    for wrapped in (False, True):
+        objective, inputs = (
+            built(trained()[name], setting.config).to(setting.device),
+            inputs_of(trained()[name], setting.config),
+        )
+        model: Any = objective
+        if wrapped:
+            model = DistributedDataParallel(objective, find_unused_parameters=True, forward_sync_buffers=False)
         rows = np.arange(BATCH)
         labels = None if inputs.labels is None else inputs.labels[rows]
-        views = objective.prepare(inputs.train.take(rows), labels, lambda p, *m: stream(SEED, p, 1, *m))
-        seed_dropout(seed_of(SEED, "dropout", 1), setting.device)
-        terms = model(views.on(setting.device))
-        objective.loss(terms).backward()
-        gradients.append({n: p.grad for n, p in objective.named_parameters() if p.grad is not None})
-    plain, through = gradients
-    zeros = {n: torch.zeros_like(gradient) for n, gradient in (plain | through).items()}
-    one, other = ({**zeros, **given} for given in gradients)
-    apart = torch.stack([(one[n] - other[n]).square().sum() for n in zeros]).sum()
-    whole = torch.stack([gradient.square().sum() for gradient in one.values()]).sum()
-    return float((apart / whole).sqrt())
+        batch = objective.prepare(inputs.train.take(rows), labels, lambda p, *m: stream(SEED, p, 1, *m))
+        objective.loss(model(batch.on(setting.device))).backward()
+        found.append(objective)
+    return distance(*found)
+
+
+def distance(one: torch.nn.Module, other: torch.nn.Module) -> float:
+    """Between the gradients of two modules, relative to the norm of the other's; infinite where they are of other parameters."""
+    mine, theirs = ({n: p.grad for n, p in each.named_parameters() if p.grad is not None} for each in (one, other))
+    if mine.keys() != theirs.keys():
+        return float("inf")
+    apart = torch.stack([(mine[n] - theirs[n]).square().sum() for n in theirs]).sum()
+    return float((apart / torch.stack([each.square().sum() for each in theirs.values()]).sum()).sqrt())

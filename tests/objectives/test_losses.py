@@ -157,7 +157,7 @@ class TestMaskedLm:
 
     @pytest.mark.parametrize("target", [-100, -1, 6])
     def test_no_index_is_ignored(self, target: int) -> None:
-        with pytest.raises(RuntimeError, match="out of bounds"):
+        with pytest.raises(IndexError, match="out of bounds"):
             masked_lm(normal(2, 6), torch.tensor([1, target]))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -191,10 +190,10 @@ class Batch:
     def mask(self) -> Tensor | None:
         return self.arrays.get("mask")
 
-    @cached_property
+    @property
     def shape(self) -> tuple[int, int]:
         """(S, L)."""
-        return len(self.tokens), self.width or int(self.tokens.lengths.max())
+        return len(self.first), self.width or int(self.tokens.lengths.max())
 
     @property
     def real(self) -> Tensor:
