@@ -13,16 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import psutil
 
-CPU_KERNELS = ("default", "mkl", "intel")
-"""Kernels that a record names where its stage ran on a CPU."""
-
 
 def on_cpu(origin: Mapping[str, Any]) -> bool:
-    """Whether a stage of this provenance ran on a CPU; where it names no kernels, as older ones, on this machine's."""
-    if "kernels" in origin:
-        return origin["kernels"] in CPU_KERNELS
-    here = cpu_name()
-    return bool(origin.get("device", here) == here)
+    """Whether a stage of this provenance ran on a CPU, by its kernels."""
+    return origin.get("kernels") in ("default", "mkl", "intel")
 
 
 def cpu_name() -> str:

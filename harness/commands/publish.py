@@ -21,7 +21,7 @@ from harness.commands.prepare import Prepared, prepare, prepare_recorded, storag
 from harness.commands.recorded import check_exists, command, last_bench
 from harness.commands.train import Show
 from harness.commands.trained import differences, trained_again
-from harness.commands.views import began, caption_of, grid_of
+from harness.commands.views import caption_of, grid_of
 from harness.errors import UserError, first_line
 from harness.machine import on_cpu
 from harness.paths import replace_file, without_folders
@@ -285,7 +285,7 @@ def _check_seals(verified: Verified, wanted: str) -> None:
         names = ("row", "task", "size", "subset", "seed", "key")
         runs = [dict(zip(names, [*run[1:-1], str(run[-1])], strict=True)) for run in seal.plan["runs"]]
         sealed = {run["key"] for run in runs}
-        starts, there = began(store, sealed), len(keys & sealed)
+        starts, there = store.began(sealed), len(keys & sealed)
         early = [run for run in runs if starts.get(run["key"], seal.sealed_at) < seal.sealed_at]
         verified.seals.append(
             f"Seal {name_of(seal)}: {counted(len(runs), 'run')} sealed, {sum(run['key'] in starts for run in runs) - len(early):,} begun after it, "

@@ -3,7 +3,7 @@ run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
@@ -302,17 +302,10 @@ def seal(
     return kept
 
 
-def began(store: Store, keys: Iterable[str]) -> dict[str, float]:
-    """When recorded stages began (Unix time), by the clocks of the machines that recorded them."""
-    kept = {*keys}
-    times = store.committed_at(kept)
-    return {key: times[key] - record.seconds for key, record in store.records(kept).items()}
-
-
 def runs_began(store: Store, runs: Sequence[Run]) -> dict[str, float]:
     """When the runs that have ended began, by their keys: with their last stage, or with an earlier one that failed or diverged."""
     stages = {stage.key for run in runs for stage in run.stage.chain}
-    times, known = began(store, stages), store.statuses(stages)
+    times, known = store.began(stages), store.statuses(stages)
     ended: dict[str, float] = {}
     for last in (run.stage for run in runs):
         for stage in reversed(last.chain):

@@ -163,9 +163,10 @@ class Store(Database):
         query = sa.select(C.key).where(C.key.startswith(str(prefix), autoescape=True)).limit(20)
         return sorted(row["key"] for row in self._select(query))
 
-    def committed_at(self, keys: Iterable[str]) -> dict[str, float]:
-        """When the records of these keys were committed (Unix time)."""
-        return {row["key"]: row["committed_at"] for row in self._select(sa.select(C.key, C.committed_at), C.key, keys)}
+    def began(self, keys: Iterable[str]) -> dict[str, float]:
+        """When recorded stages began (Unix time), by the clocks of the machines that recorded them."""
+        rows = self._select(sa.select(C.key, C.record, C.committed_at), C.key, keys)
+        return {row["key"]: row["committed_at"] - record_of(row).seconds for row in rows}
 
     @retried
     def commit(self, stage: Stage, record: Record, owner: Owner) -> bool:
