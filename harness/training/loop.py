@@ -212,18 +212,17 @@ class _TrainingRun:
 
     def score(self, step: int, scoring: Scoring) -> dict[str, float]:
         """Scores on dev; a state that beats the best one so far is kept."""
-        scores, selected = self.result.select(step, scoring, self._counted(scoring.dev, "dev", step))
+        scores, selected = self.result.select(step, scoring, self._predict(scoring.dev, "dev", step))
         if selected:
             self.progress.best = {name: parameter.detach().clone() for name, parameter in self.updates.trained.items()}
         self.objective.train()
         return scores
 
-    def _predict(self, digest: str) -> tuple[Predictions, float]:
-        evaluation, precision = self.inputs.evaluations[digest], self.optim.precision
-        return predict(self.objective, evaluation, precision, self.device, self.process_group, block=self.updates.block)
-
-    def _counted(self, digest: str, name: str, step: int) -> Predictions:
-        predictions, flops = self._predict(digest)
+    def _predict(self, digest: str, name: str, step: int) -> Predictions:
+        evaluation, precision, group = self.inputs.evaluations[digest], self.optim.precision, self.process_group
+        predictions, flops = predict(
+            self.objective, evaluation, precision, self.device, group, block=self.updates.block
+        )
         self.result.flops += flops
         return finite(predictions, name, f"step {step}")
 
@@ -235,7 +234,7 @@ class _TrainingRun:
                     parameter.copy_(self.progress.best[name])
             for digest in self.inputs.evaluations:
                 if digest != self.scoring.dev:
-                    self.result.predictions[digest] = self._counted(digest, "test", self.result.selected_step)
+                    self.result.predictions[digest] = self._predict(digest, "test", self.result.selected_step)
         else:
             self.check_weights(self.optim.steps)
         if self.objective.params.encodes_once:

@@ -30,7 +30,7 @@ VALUES = {"fine_tune.steps": 8, "fine_tune.batch_size": 4, "max_length": 64, "op
 def words_of(folder: Path, texts: list[str]) -> list[str]:
     """Two words that are one token each, as they stand in a text."""
     tokeniser = Tokeniser(folder)
-    single = [word for word in sorted(set(" ".join(texts).split())) if len(tokeniser.content([word])[0]) == 1]
+    single = [word for word in sorted(set(" ".join(texts).split())) if len(tokeniser.placed([word])[0][0]) == 1]
     return [word for word in single if word.isalpha()][:2]
 
 

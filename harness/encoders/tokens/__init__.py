@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -192,13 +191,6 @@ class Tokeniser:
         settings |= {"return_token_type_ids": False, "return_attention_mask": False}
         # No warning that a text is longer than the encoder's sequences.
         return self.tokenizer(list(texts), add_special_tokens=False, truncation=False, verbose=False, **settings)
-
-    def content(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Tokens of whole texts: ids of all texts end to end [T], and lengths [n]."""
-        encoded = self.whole(texts)["input_ids"]
-        lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
-        ids = np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum()))
-        return ids, lengths
 
     def placed(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
         """Of each whole text: (ids [L], first character of each token and the one after its last [L, 2]).

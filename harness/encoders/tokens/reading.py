@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
@@ -78,8 +79,12 @@ class Packed(Reading):
             )
         rest, between, begun, cut = np.zeros(0, np.int32), np.zeros(0, np.bool_), False, False
         for part in parts:
-            ids, separators = _separated(*tokeniser.content([text for (text,) in part]), frame.separator, begun)
-            begun = begun or len(ids) > 0
+            texts = [ids for ids in tokeniser.whole([text for (text,) in part])["input_ids"] if ids]
+            ids = np.fromiter(chain.from_iterable((frame.separator, *each) for each in texts), np.int32)
+            separators = np.zeros(len(ids), np.bool_)
+            separators[np.cumsum([0, *(len(each) + 1 for each in texts)])[:-1]] = True
+            if not begun:  # no separator before the first text
+                ids, separators, begun = ids[1:], separators[1:], len(ids) > 0
             rest, between = np.concatenate([rest, ids]), np.concatenate([between, separators])
             whole = len(rest) // width * width
             if whole:
@@ -171,16 +176,3 @@ def reading_of(data: Data) -> Reading:
     if data.prompt:
         return Cloze(data.max_length, prompt=data.prompt)
     return READINGS[data.blocks](data.max_length, data.views)
-
-
-def _separated(
-    ids: NDArray[np.int32], lengths: NDArray[np.int64], separator: int, begun: bool
-) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Texts [T] with a separator before each, except the first of a corpus; and a mask of the separators."""
-    starts = (np.cumsum(lengths) - lengths)[lengths > 0]  # a text without tokens leaves no trace
-    if not begun:
-        starts = starts[1:]
-    separated = np.insert(ids, starts, separator)
-    places = np.zeros(len(separated), dtype=np.bool_)
-    places[starts + np.arange(len(starts))] = True
-    return separated, places
