@@ -46,10 +46,6 @@ class Metric:
         return self.kind == kind.answer and (kind.outputs == 2 or not self.binary)
 
 
-def _right(gold: Array, predicted: Array) -> Array:
-    return np.asarray(gold == predicted)
-
-
 def _mean(per_item: Callable[[Array, Array], Array], answered: bool | None = None) -> Callable[[Predictions], float]:
     """The mean over all examples, or over the questions with an answer or without; 0 where there are none."""
 
@@ -94,7 +90,7 @@ def _best_f1(predictions: Predictions) -> float:
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", "accuracy", "class", _mean(_right), abbreviation="acc", per_item=_right),
+        Metric("accuracy", "accuracy", "class", _mean(np.equal), abbreviation="acc", per_item=np.equal),
         Metric(
             "balanced_accuracy",
             "balanced accuracy",
