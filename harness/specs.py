@@ -57,6 +57,9 @@ def _canonical(value: Any) -> Any:
     thousands of stages share it. Raises ValueError for a value that has no canonical form (NaN, an unknown type)."""
     if value is None or isinstance(value, (str, bool)):
         return value
+    kept = getattr(value, "__dict__", {})
+    if "_canonical" in kept:
+        return kept["_canonical"]
     if isinstance(value, (int, np.integer)):
         return int(value)
     if isinstance(value, (float, np.floating)) and math.isfinite(value):
@@ -68,10 +71,7 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, Stage):
         return value.key
     if is_dataclass(value) and not isinstance(value, type):
-        kept = value.__dict__
-        if "_canonical" not in kept:
-            kept["_canonical"] = _members(value)
-        return kept["_canonical"]
+        return kept.setdefault("_canonical", _members(value))
     raise ValueError(f"{value!r:.60} has no canonical form")
 
 
