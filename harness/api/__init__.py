@@ -27,7 +27,7 @@ from harness.commands.publish import Published, open_other
 from harness.commands.publish import publish as write_published
 from harness.commands.recorded import StageRecord, best_key, recorded, recorded_runs
 from harness.commands.recorded import misclassified as misclassified
-from harness.commands.study import PreparedStudy, StudyPlan, prepare_study, searched
+from harness.commands.study import PreparedStudy, StudyPlan, prepare_study, recorded_studies, searched
 from harness.commands.train import Show, unshown
 from harness.commands.train import bench as run_bench
 from harness.commands.trained import Embeddings, embeddings_of
@@ -39,7 +39,6 @@ from harness.scores import RESULT_DTYPES as RESULT_DTYPES
 from harness.scores import results_of
 from harness.search.points import Watch
 from harness.search.request import TuneRequest
-from harness.search.study import recorded_studies
 from harness.store import DEFAULT_URL, Store
 from harness.store import merge as merge_stores
 from harness.store.exchange import Merged

@@ -161,8 +161,8 @@ def _runs(store: Store, args: argparse.Namespace) -> Listed:
 
 
 def _studies(store: Store, _: argparse.Namespace) -> Listed:
+    from harness.commands.study import recorded_studies  # imports optuna
     from harness.search.points import STATES
-    from harness.search.study import recorded_studies  # imports optuna
 
     rows = [
         (

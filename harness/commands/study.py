@@ -9,7 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import optuna
+from optuna.trial import TrialState
 
 from harness.commands.prepare import Prepared, prepare, storage_of
 from harness.commands.tracking import Trackers, check_trackers
@@ -17,20 +20,18 @@ from harness.commands.train import Show, check_machine, deadline_of, session_of,
 from harness.errors import UserError
 from harness.paths import check_writable, without_folders
 from harness.planning.point import TARGET, PointFile
+from harness.planning.request import from_json
 from harness.planning.resolve import resolve
 from harness.planning.runs import Plan
-from harness.search.points import Points, Trial, Watch
+from harness.search.points import STATES, Points, State, Trial, Watch
 from harness.search.request import Point, TuneRequest
 from harness.search.space import check_metric, check_varied, requested_space
-from harness.search.study import opened, study_name, trials_of, unfinished
+from harness.search.study import key_of, notes_of, opened, study_name, trials_of, unfinished
 from harness.specs import SHARED_PHASES
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store, StoredRequest
 from harness.store.studies import begun_study
 from harness.views.study import BEST_FILE, Study, about
-
-if TYPE_CHECKING:
-    import optuna
 
 
 @dataclass(frozen=True)
@@ -257,6 +258,36 @@ def _remember(study: PreparedStudy, kind: str, trial: Trial) -> None:
         settings = [override.text for override in points.space.bench(study.request.base, trial.point).overrides]
         request = StoredRequest(kept.table, {**kept.values, "set": settings}, study.name)
         store.keep_request(request, [stage.key for run in runs for stage in run.stage.chain])
+
+
+def recorded_studies(store: Store) -> list[dict[str, Any]]:
+    """The studies of a store, the one that ran last first, as they say it themselves; nothing is planned: study, table, row, trials (complete, dropped, failed,
+    running), metric, best (the mean of the best trial over its replicates on the metric's own scale, None without one) and started_at (Unix time of the
+    last trial's start)."""
+    asked: dict[str, StoredRequest] = {}
+    for stored in store.requests():
+        asked.setdefault(stored.study, stored)
+    found = []
+    for name in store.studies():
+        study, stored = begun_study(store, name), asked.get(name, StoredRequest("", {}))
+        trials = study.get_trials(deepcopy=False) if study else []
+        ends: dict[frozenset[Any], tuple[State, float | None]] = {}
+        for each in trials:
+            notes = notes_of(each)
+            if "state" in notes or each.state == TrialState.RUNNING:
+                state = notes.get("state", "running")
+                sound = each.state == TrialState.COMPLETE and state == "complete" and "not done" not in notes
+                ends[key_of(each.params)] = state, each.value if sound else None
+        if study and trials:
+            row = without_folders(", ".join((stored.values and from_json(stored.values).methods) or ()))
+            states = Counter(state for state, _ in ends.values())
+            about: dict[str, Any] = {"study": name, "table": stored.table, "row": row} | {
+                state: states[state] for state in STATES
+            }
+            best = max((mean for _, mean in ends.values() if mean is not None), default=None)
+            about |= {"metric": (study.metric_names or [""])[0], "best": best, "started_at": stored.asked_at}
+            found.append(about)
+    return sorted(found, key=lambda study: -study["started_at"])
 
 
 # ----------------------------------------------------------------------------------------------------------- trackers

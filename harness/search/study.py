@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,15 +16,14 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from harness.errors import UserError
-from harness.paths import without_folders
-from harness.planning.request import Override, from_json
+from harness.planning.request import Override
 from harness.scores import counted_records
-from harness.search.points import STATES, Points, ReplicateOutcome, State, Trial
+from harness.search.points import Points, ReplicateOutcome, Trial
 from harness.search.request import Point
 from harness.search.space import ResolvedSpace
 from harness.specs import Record, digest_of, trained_again
-from harness.store import Store, StoredRequest
-from harness.store.studies import begun_study, database_errors, storage_of
+from harness.store import Store
+from harness.store.studies import database_errors, storage_of
 
 NOTES = "harness"
 """The attribute of Optuna's trials for how they ended, where they did not repeat another: 'state' and 'reason'. In older studies 'not done', why
@@ -124,33 +122,3 @@ def unfinished(trial: Trial, retry: bool = False) -> bool:
         or any(outcome.status in again for outcome in trial.outcomes)
         or (trial.state == "failed" and (bool(trial.outcomes) or trial.reason == DIED))
     )
-
-
-def recorded_studies(store: Store) -> list[dict[str, Any]]:
-    """The studies of a store, the one that ran last first, as they say it themselves; nothing is planned: study, table, row, trials (complete, dropped, failed,
-    running), metric, best (the mean of the best trial over its replicates on the metric's own scale, None without one) and started_at (Unix time of the
-    last trial's start)."""
-    asked: dict[str, StoredRequest] = {}
-    for stored in store.requests():
-        asked.setdefault(stored.study, stored)
-    found = []
-    for name in store.studies():
-        study, stored = begun_study(store, name), asked.get(name, StoredRequest("", {}))
-        trials = study.get_trials(deepcopy=False) if study else []
-        ends: dict[frozenset[Any], tuple[State, float | None]] = {}
-        for each in trials:
-            notes = notes_of(each)
-            if "state" in notes or each.state == TrialState.RUNNING:
-                state = notes.get("state", "running")
-                sound = each.state == TrialState.COMPLETE and state == "complete" and "not done" not in notes
-                ends[key_of(each.params)] = state, each.value if sound else None
-        if study and trials:
-            row = without_folders(", ".join((stored.values and from_json(stored.values).methods) or ()))
-            states = Counter(state for state, _ in ends.values())
-            about: dict[str, Any] = {"study": name, "table": stored.table, "row": row} | {
-                state: states[state] for state in STATES
-            }
-            best = max((mean for _, mean in ends.values() if mean is not None), default=None)
-            about |= {"metric": (study.metric_names or [""])[0], "best": best, "started_at": stored.asked_at}
-            found.append(about)
-    return sorted(found, key=lambda study: -study["started_at"])
