@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
 from typing import Any, Literal
 
@@ -255,12 +255,6 @@ class Stage:
     @property
     def encoder(self) -> Encoder:
         return self.init if isinstance(self.init, Encoder) else self.init.stage.encoder
-
-    def with_encoder(self, encoder: Encoder) -> Stage:
-        """The same chain with another encoder at its root."""
-        if isinstance(self.init, Encoder):
-            return replace(self, init=encoder)
-        return replace(self, init=replace(self.init, stage=self.init.stage.with_encoder(encoder)))
 
     @property
     def chain(self) -> tuple[Stage, ...]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer
 from pydantic_core import from_json, to_json
@@ -102,34 +102,34 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
     skipped: list[tuple[str, str, str]] = []
     prepared = []
     for row in resolved.rows:
+        located, head = table_data.located[row.encoder], table_data.mlm_heads.get(row.encoder)
+        if settings := group_of(row.own_values, "encoder"):
+            located = replace(located, encoder=adapted(located.encoder, settings, located.config))
+            head = head and replace(head, stage=replace(head.stage, init=located.encoder))
         before, steps = _steps(resolved, row)
-        start = _pre_trained(resolved, row, before, table_data)
+        start = _pre_trained(resolved, row, before, located.encoder, table_data)
         if start is None and resolved.mlm_head.shared and any(not method.labelled for method in steps):
-            start = table_data.mlm_heads.get(row.encoder)
-        prepared.append((row, steps, start))
+            start = head
+        prepared.append((row, steps, start, located, head))
     for name in resolved.tasks:
-        contexts_of: dict[tuple[str, str, int | None, Augment | None], list[tuple[int, RunContext]]] = {}
-        for row, steps, start in prepared:
+        contexts_of: dict[tuple[Any, ...], list[tuple[int, RunContext]]] = {}
+        for row, steps, start, located, head in prepared:
             if name not in row.tasks:
                 continue
             if reason := table_data.unaugmented.get(row.augment):
                 skipped.append((row.name, name, reason))
                 continue
-            like = (row.encoder, f"{row.recipe.values}{row.alone}", row.unlabelled, row.augment)
+            like = (row.encoder, located.encoder, f"{row.recipe.values}{row.alone}", row.unlabelled, row.augment)
             if like not in contexts_of:
-                contexts_of[like] = _contexts(resolved, row, table_data, name)
+                contexts_of[like] = _contexts(resolved, row, located.encoder, head, table_data, name)
             _, first = contexts_of[like][0]
-            located = table_data.located[row.encoder]
             reason = next((why for method in steps if (why := method.skipped(first))), None)
-            reason = reason or _unsuited(chain(steps, first, start)[-1], located, row.encoder in table_data.mlm_heads)
+            reason = reason or _unsuited(chain(steps, first, start)[-1], located, head is not None)
             if reason:
                 skipped.append((row.name, name, reason))
                 continue
-            settings = group_of(row.own_values, "encoder")
             for seed, context in contexts_of[like]:
                 leaf = chain(steps, context, start)[-1]
-                if settings:
-                    leaf = leaf.with_encoder(adapted(leaf.encoder, settings, located.config))
                 runs.append(Run(leaf, row.name, row.method, name, context.size, context.subset, seed))
     return tuple(runs), tuple(skipped)
 
@@ -164,13 +164,12 @@ def _steps(resolved: ResolvedTable, row: ResolvedRow) -> tuple[list[Method], lis
 
 
 def _pre_trained(
-    resolved: ResolvedTable, row: ResolvedRow, steps: list[Method], table_data: TableData
+    resolved: ResolvedTable, row: ResolvedRow, steps: list[Method], base: Encoder | Parent, table_data: TableData
 ) -> Parent | None:
-    """The weights that all replicates of a row start from, of its last pre-training stage. That starts from the encoder as it is."""
+    """The weights that all replicates of a row start from, of its last pre-training stage. The first one starts from `base`, the encoder as it is."""
     if not steps:
         return None
     text = resolved.pre_train
-    base: Encoder | Parent = table_data.located[row.encoder].encoder
     assert text is not None  # a table with such a row has a corpus
     rows = table_data.corpora[row.on()["pre_train.fraction"]]
     data = Data(rows, max_length=text.max_length, blocks=text.blocks)
@@ -182,7 +181,7 @@ def _pre_trained(
 
 
 def _contexts(
-    resolved: ResolvedTable, row: ResolvedRow, table_data: TableData, name: str
+    resolved: ResolvedTable, row: ResolvedRow, encoder: Encoder, head: Parent | None, table_data: TableData, name: str
 ) -> list[tuple[int, RunContext]]:
     """Every training set of a task with every seed of the table, under the row's recipe; a full training set has one subset. The context
     has the seed that the protocol makes of the table's."""
@@ -215,8 +214,8 @@ def _contexts(
             fine_tune,
             optim("post_train", size, training.texts.rows),
             selection(math.ceil(training.drawn / fine_tune.batch_size)),
-            table_data.located[row.encoder].encoder,
-            table_data.mlm_heads.get(row.encoder),
+            encoder,
+            head,
             Data(views, max_length=length, views=table_data.views) if (views := training.translated) else None,
             table_data.untranslated,
             task.cloze,

@@ -191,7 +191,7 @@ def test_a_published_table_is_a_store_of_its_records_alone(several: Store, tmp_p
 
 
 def test_what_leaves_a_store_names_no_machine_and_no_folder(store: Store, other: Store, tmp_path: Path) -> None:
-    of = stage().with_encoder(Encoder("e" * 32, "new:tiny@bpe:99:/home/alice/c.txt"))
+    of = replace(stage(), init=Encoder("e" * 32, "new:tiny@bpe:99:/home/alice/c.txt"))
     named, said = record(of), "at step 5: The storage {} could not be written{}: No space left on device"
     named.provenance |= {
         "host": "alices-laptop",
