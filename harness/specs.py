@@ -11,8 +11,8 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from functools import cache, cached_property
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from functools import cache, cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -37,54 +37,67 @@ def _label(default: Any = "") -> Any:
     return field(default=default, metadata={"label": True}, compare=False)
 
 
-def _members(value: Any, *left_out: str) -> dict[str, Any]:
-    """The hashed fields of a dataclass by name, without labels and neutral values; `1` in a float field is 1.0, and so on."""
-    found = {}
-    for each in fields(value):
-        own, said = getattr(value, each.name), each.metadata
-        if "label" in said or each.name in left_out or ("neutral" in said and own == said["neutral"]):
+@cache
+def _fields_of(kind: type[Any]) -> tuple[tuple[str, str, Any, str], ...]:
+    """Of each hashed field, by name: the name as JSON begins its value, the value that is left out, and the type."""
+    hashed = sorted((each.name, each) for each in fields(kind) if not each.metadata.get("label"))
+    return tuple((name, f'"{name}":', each.metadata.get("neutral", MISSING), str(each.type)) for name, each in hashed)
+
+
+_encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
+_quoted = lru_cache(4096)(_encoded)
+
+
+def _members(value: Any, *left_out: str) -> list[str]:
+    """The hashed fields of a dataclass as members of an object of JSON, in order, without labels and neutral values; `1` in a float field is 1.0,
+    and so on."""
+    found = []
+    for name, begun, neutral_value, declared in _fields_of(value.__class__):
+        each = getattr(value, name)
+        if name in left_out or (neutral_value is not MISSING and each == neutral_value):
             continue
-        if each.type == "float" and isinstance(own, (int, np.integer)):
-            own = float(own)
-        elif each.type == "int" and isinstance(own, (float, np.floating)) and float(own).is_integer():
-            own = int(own)
-        found[each.name] = _canonical(own)
+        if declared == "float" and isinstance(each, (int, np.integer)):
+            each = float(each)
+        elif declared == "int" and isinstance(each, (float, np.floating)) and float(each).is_integer():
+            each = int(each)
+        found.append(begun + _text(each))
     return found
 
 
-def _canonical(value: Any) -> Any:
-    """What is equal in JSON for equal computations: floats to 12 significant digits, a stage by its key. A frozen dataclass keeps its own, since
-    thousands of stages share it. Raises ValueError for a value that has no canonical form (NaN, an unknown type)."""
-    if value is None or isinstance(value, (str, bool)):
-        return value
+def _text(value: Any) -> str:
+    """JSON that is equal for equal computations: floats to 12 significant digits, mappings sorted, no NaN. A frozen dataclass keeps its own,
+    since thousands of stages share it. Raises ValueError for a value that has no canonical form (NaN, an unknown type)."""
+    if isinstance(value, str):
+        return _quoted(value)
     kept = getattr(value, "__dict__", {})
-    if "_canonical" in kept:
-        return kept["_canonical"]
-    if isinstance(value, (int, np.integer)):
-        return int(value)
-    if isinstance(value, (float, np.floating)) and math.isfinite(value):
-        return float(f"{float(value):.12g}") or 0.0  # one zero
-    if isinstance(value, Mapping):
-        return {str(name): _canonical(each) for name, each in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [*map(_canonical, value)]
+    if "_text" in kept:
+        return str(kept["_text"])
     if isinstance(value, Stage):
-        return value.key
+        return f'"{value.key}"'
+    if value is None or isinstance(value, bool):
+        return _encoded(value)
+    if isinstance(value, (int, np.integer)):
+        return str(int(value))
+    if isinstance(value, (float, np.floating)) and math.isfinite(value):
+        return _encoded(float(f"{float(value):.12g}") or 0.0)  # one zero
+    if isinstance(value, (dict, Mapping)):
+        values = {str(name): each for name, each in value.items()}
+        return "{" + ",".join([f"{_quoted(name)}:{_text(values[name])}" for name in sorted(values)]) + "}"
+    if isinstance(value, (tuple, list)):
+        return f"[{','.join(map(_text, value))}]"
     if is_dataclass(value) and not isinstance(value, type):
-        return kept.setdefault("_canonical", _members(value))
+        kept["_text"] = text = "{" + ",".join(_members(value)) + "}"
+        return text
     raise ValueError(f"{value!r:.60} has no canonical form")
-
-
-_encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
 def digest_of(value: Any) -> str:
     """Hex digest of a canonical value."""
-    return _hash(_canonical(value))
+    return _hash(_text(value))
 
 
-def _hash(canonical: Any) -> str:
-    return hashlib.sha256(_encoded(canonical).encode()).hexdigest()[:KEY_LENGTH]
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
 
 @dataclass(frozen=True)
@@ -246,7 +259,8 @@ class Stage:
         return self._key_without()
 
     def _key_without(self, *names: str) -> str:
-        return _hash({"loop": LOOP_VERSION, **_members(self, *names)})
+        members = sorted([f'"loop":{LOOP_VERSION}', *_members(self, *names)])
+        return _hash("{" + ",".join(members) + "}")
 
     @property
     def parent(self) -> Stage | None:

@@ -85,7 +85,8 @@ def test_flops_are_what_the_plan_counted(kind: str, name: str, folders: dict[str
     assert set(one.examples.tokens.lengths) == {length}
     if "predicted" in views.placed:
         spec = replace(spec, params={**spec.params, "p_m": views.num_predicted / (9 * length)})
-    expected = definition_of(spec).step_flops(tiny.shape_of(kind), 9, length)
+    definition = definition_of(spec)
+    expected = definition.flops(tiny.shape_of(kind), definition.expected(9, length))
     flops = one.module.step_flops(views)
     rounded = {"crop_ratio", "token_prediction"} & {key for key, value in spec.params.items() if value}
     assert flops == pytest.approx(expected, rel=0.05 if rounded else 1e-9)
