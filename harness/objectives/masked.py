@@ -54,10 +54,10 @@ class MaskedText(TrainingObjective):
         """[T]: the tokens that may be masked."""
         return ~tokens.special
 
-    def batch(self, first: Tokens, predicted: NDArray[np.bool_], ids: NDArray[Any], num_views: int = 1) -> Batch:
-        """From view 0, its `predicted` positions [T0], and the corrupted ids of `num_views` views of it, one view after another."""
-        copies = np.tile(np.arange(len(first)), num_views)
-        return Batch(replace(first.take(copies), ids=ids), copies, placed=predicting(first, predicted))
+    def batch(self, first: Tokens, predicted: NDArray[Any], ids: NDArray[Any], views: int = 1, **placed: Any) -> Batch:
+        """From view 0, its `predicted` positions [T0], and the corrupted ids of so many views of it, one view after another."""
+        copies = np.tile(np.arange(len(first)), views)
+        return Batch(replace(first.take(copies), ids=ids), copies, placed=predicting(first, predicted, **placed))
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return {"masked_lm": batch.num_predicted}
@@ -67,9 +67,9 @@ class MaskedText(TrainingObjective):
         return self.masked_term(self.encoder.mlm_logits(hidden), batch)
 
 
-def predicting(tokens: Tokens, predicted: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+def predicting(tokens: Tokens, predicted: NDArray[np.bool_], **more: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """Arrays of tokens [T] of which some are predicted."""
-    return {"predicted": predicted, "targets": tokens.ids.astype(np.int64)}
+    return {"predicted": predicted, "targets": tokens.ids.astype(np.int64), **more}
 
 
 class MaskedLM(MaskedText):
@@ -164,10 +164,8 @@ class TokenAlignment(MaskedText):
         # Relative to a token's own sequence, so that a part of a batch has the same. A pair without a position is none.
         negatives[..., 0] -= np.where(negatives[..., 1] < 0, -1, np.arange(len(tokens))[:, None, None])
         real = np.arange(shape[1]) < tokens.lengths[:, None]
-        placed = {"positives": positives[real], "negatives": negatives[real]}
-        placed["anchors"] = selected if self.params.concentrated else np.ones_like(selected)
-        batch = self.batch(tokens, selected, ids)
-        return replace(batch, placed={**batch.placed, **placed})
+        anchors = selected if self.params.concentrated else np.ones_like(selected)
+        return self.batch(tokens, selected, ids, positives=positives[real], negatives=negatives[real], anchors=anchors)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         hidden, embedded = self.encoder.forward_with_embeddings(batch)

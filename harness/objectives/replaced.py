@@ -113,14 +113,13 @@ class ReplacedTokens(AuxiliaryMaskedLM):
             drawn[selected] = draw("random_replacement").integers(0, self.vocabulary.size, count)
         else:
             drawn[selected] = draw("replacement").random(count)
-        placed = {**predicting(tokens, selected), "drawn": drawn}
         main, owner = tokens, examples.owner
         if crop_ratio:
             kept, lengths = crop(tokens.lengths, crop_ratio, draw("crop").random(len(tokens)))
             offsets = np.concatenate([[0], np.cumsum(lengths)])
             main = joined(tokens, Tokens(tokens.ids[kept], tokens.types[kept], tokens.special[kept], offsets))
             owner = np.tile(owner, 2)
-        return Batch(masked, examples.owner, placed=placed, main=Batch(main, owner))
+        return Batch(masked, examples.owner, placed=predicting(tokens, selected, drawn=drawn), main=Batch(main, owner))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         params, terms, logits = self.params, dict[str, Tensor](), None
