@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Container, Iterable, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -154,6 +154,12 @@ def group_of(values: Values, group: str, names: Container[str] | None = None) ->
     return {name: value for name, value in pairs if names is None or name in names}
 
 
+@cache
+def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
+    annotation: Any = Annotated[model.model_fields[name].annotation, model.model_fields[name]]
+    return TypeAdapter(annotation)
+
+
 def read_value(model: type[BaseModel], name: str, value: Any) -> Any:
     """A value as a field of a model reads it: 1 as 1.0 for a number. Raises ValueError with a sentence for a wrong one.
 
@@ -161,10 +167,8 @@ def read_value(model: type[BaseModel], name: str, value: Any) -> Any:
     """
     if name not in model.model_fields:
         raise ValueError(str(unknown("key", name, model.model_fields)).removesuffix("."))
-    info = model.model_fields[name]
-    annotation: Any = Annotated[info.annotation, info]
     try:
-        read = TypeAdapter(annotation).validate_python(value)
+        read = _adapter(model, name).validate_python(value)
     except ValidationError as error:
         raise ValueError(describe_errors(error, "").split("\n")[0].removeprefix(": ").removesuffix(".")) from None
     if isinstance(value, bool) is not isinstance(read, bool):
