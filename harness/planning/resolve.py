@@ -66,7 +66,6 @@ def resolve(table: Table, request: Request, tasks: Mapping[str, Task] = TASKS) -
     short = [each if each.startswith(NEW) else each.rstrip("/").rpartition("/")[2] for each in named]
     encoders = dict(zip(named, short if len({*short}) == len(short) else named, strict=True))
     here, rows = table.under(preset), _rows(table, preset, request)
-    sizes, subsets, seeds = _design(table, here, request)
     chosen_tasks = tuple(dict.fromkeys(here.tasks if request.tasks is None else request.tasks))
     if not chosen_tasks:
         raise UserError(
@@ -93,9 +92,7 @@ def resolve(table: Table, request: Request, tasks: Mapping[str, Task] = TASKS) -
         rows=tuple(resolved_rows),
         tasks=chosen_tasks,
         columns=columns,
-        sizes=sizes,
-        subsets=subsets,
-        seeds=seeds,
+        **_design(table, here, request),
         max_length=values["max_length"],
         selection_every=here.selection_every,
         mlm_head=MlmHead(**group_of(values, "mlm_head")),
@@ -107,7 +104,7 @@ def resolve(table: Table, request: Request, tasks: Mapping[str, Task] = TASKS) -
         unreached=tuple(sentence for each in given.values() for sentence in _unreached(each, resolved_rows)),
     )
     configurations = min(map(len, result.printed_rows.values())) if result.aggregate.select == "none" else 1
-    runs = min(len(result.replicates_at(size)) for size in sizes) * configurations
+    runs = min(len(result.replicates_at(size)) for size in result.sizes) * configurations
     if (result.aggregate.k or 0) > runs:
         raise UserError(
             f"table {table.name}, key aggregate.k: a cell is the {result.aggregate.label}, and the chosen subsets and "
@@ -173,7 +170,7 @@ def _resolved_rows(
     return of_all, found
 
 
-def _design(table: Table, here: Table, request: Request) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def _design(table: Table, here: Table, request: Request) -> dict[str, tuple[int, ...]]:
     """Sizes, subsets and seeds of a table, of what it is under a preset, and of a request."""
     if wrong := [size for size in request.sizes or () if table.sizes and size not in table.sizes]:
         known = f"table {table.name} has {', '.join(map(str, table.sizes))}, one of yours, or own, takes any"
@@ -184,10 +181,7 @@ def _design(table: Table, here: Table, request: Request) -> tuple[tuple[int, ...
     for name, stop in (("subsets", fixed or MOST_SUBSETS), ("seeds", 2**32)):
         if wrong := [value for value in found[name] or () if value >= stop]:
             raise UserError(f"{request.origin(name)}: {wrong[0]} is out of range; allowed are 0 to {stop - 1}.")
-    sizes, subsets, seeds = (
-        tuple(dict.fromkeys(v if found[name] is None else found[name])) for name, v in usual.items()
-    )
-    return sizes, subsets, seeds
+    return {name: tuple(dict.fromkeys(v if found[name] is None else found[name])) for name, v in usual.items()}
 
 
 def _pick_rows(rows: Sequence[Row], names: Iterable[str], where: str) -> tuple[Row, ...]:
