@@ -239,8 +239,8 @@ class ResolvedTable:
     @property
     def deviations(self) -> tuple[str, ...]:
         """Every value that differs from the table's own, and the overridden hyperparameters of the chosen rows' methods."""
-        chosen, values = {part for row in self.rows for part in row.parts}, sorted(self.under[""].items())
-        here = [f"{key} set to {value}" for key, value in values if key.partition(".")[0] in chosen]
+        values = sorted(self.under[""].items())
+        here = [f"{key} set to {value}" for key, value in values if key.partition(".")[0] in self.methods]
         return (*self._changes(), *here)
 
     def _changes(self, departing: bool = True) -> tuple[str, ...]:
@@ -316,9 +316,9 @@ class ResolvedTable:
         ]
 
     @property
-    def trained_rows(self) -> tuple[ResolvedRow, ...]:
-        """The rows without those of another system, whose method is none of ours."""
-        return tuple(row for row in self.rows if all(part in METHODS for part in row.method.split("+")))
+    def methods(self) -> tuple[str, ...]:
+        """The methods of the rows, without those of another system."""
+        return tuple(dict.fromkeys(part for row in self.rows for part in row.parts if part in METHODS))
 
     @cached_property
     def titles(self) -> dict[str, str]:
@@ -368,7 +368,7 @@ class ResolvedTable:
     @property
     def translations(self) -> tuple[Augment | None, ...]:
         """What is translated: texts for the views of rows (None), and training sets by augmentation."""
-        views = any(METHODS[part].translates for row in self.rows for part in row.parts if part in METHODS)
+        views = any(METHODS[part].translates for part in self.methods)
         return (*([None] if views else []), *dict.fromkeys(row.augment for row in self.rows if row.augment))
 
     def translator_of(self, augment: Augment | None) -> str:

@@ -82,8 +82,7 @@ def _settings_of(resolved: ResolvedTable) -> Iterator[Setting]:
         yield from (Setting(f"{row.own.name}:{key}", value_text(value)) for key, value in own.items())
         for key, value in row.alone.items():
             yield Setting(f"{row.own.name}:{key}", value_text(value), "", "this row alone")
-    parts = dict.fromkeys(part for row in resolved.trained_rows for part in row.parts)
-    for part in parts:
+    for part in resolved.methods:
         source = {"source": METHODS[part].file} if METHODS[part].file else {}
         values = {**group_of(resolved.under[""], part), **source}
         yield from (Setting(f"{part}.{name}", value_text(value), "S" * letters) for name, value in values.items())
@@ -91,7 +90,7 @@ def _settings_of(resolved: ResolvedTable) -> Iterator[Setting]:
         if extra := [task for task in resolved.tasks if task not in resolved.table.tasks]:
             yield Setting("tasks", ", ".join(extra), "S", "the paper's table lacks them")
         decided = {resolved.protocol.name: resolved.protocol.decisions}
-        decided |= {METHODS[part].title: METHODS[part].decisions for part in parts}
+        decided |= {METHODS[part].title: METHODS[part].decisions for part in resolved.methods}
         yield from (Setting(name, f"docs/papers.md {', '.join(ids)}", "I") for name, ids in decided.items() if ids)
 
 

@@ -95,8 +95,7 @@ def results_page(grid: Grid, caption: Caption, views: Mapping[str, View | str], 
     """The page of a table: its conclusion, then its views one after another. `views`: those after the table by their titles, or why there is none; the first
     sentence of the first is the conclusion. `again`: the commands that make the table and the page again."""
     r, (title, *subtitle) = grid.resolved, title_lines(grid)
-    parts = dict.fromkeys(part for row in r.trained_rows for part in row.parts)
-    methods = [f"{METHODS[part].title}: {METHODS[part].full_name}. {METHODS[part].citation}." for part in parts]
+    methods = [f"{METHODS[part].title}: {METHODS[part].full_name}. {METHODS[part].citation}." for part in r.methods]
     found = next(iter(views.values()))
     named = {name: html_of((), [view]) if isinstance(view, str) else view.html for name, view in views.items()}
     sections = [
