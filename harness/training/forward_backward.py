@@ -167,27 +167,22 @@ class ForwardBackward:
         return {name: torch.stack([each[name] for each in summands]).sum(dim=0) for name in summands[0]}
 
     def _forward(self, model: Any, batch: Batch, step: int, *start: int) -> dict[str, Tensor]:
-        device, batch = self.placement.device, batch.on(self.placement.device, block=self.block)
-
-        def terms() -> dict[str, Tensor]:
-            seed_dropout(seed_of(self.seed, "dropout", step, *start), device)
-            with autocast(device, self.optim.precision):
-                return model(batch)  # type: ignore[no-any-return]
-
+        device, moved = self.placement.device, batch.on(self.placement.device, block=self.block)
         # Not where a pass without gradient, which is compiled for itself, must draw the same dropout.
-        if self.compiles and batch.width and batch.mask is None and not batch.whole:
-            try:
-                with compiled_layers(self.objective):
-                    found = terms()
-                self.has_compiled = True
-                return found
-            except Exception as error:  # no Triton, no compiler, or what these cannot do
-                self.compiles = False
-                reason = first_line(getattr(error, "inner_exception", error))
-                logging.getLogger(__name__).warning(
-                    "blocks of %d x %d tokens are not compiled: %s", *batch.shape, reason
-                )
-        return terms()
+        full = self.compiles and moved.width > 0 and moved.mask is None and not moved.whole
+        seed_dropout(seed_of(self.seed, "dropout", step, *start), device)
+        try:
+            with compiled_layers(self.objective) if full else nullcontext(), autocast(device, self.optim.precision):
+                terms: dict[str, Tensor] = model(moved)
+        except Exception as error:
+            if not full:
+                raise
+            self.compiles = False  # no Triton, no compiler, or what these cannot do
+            reason = first_line(getattr(error, "inner_exception", error))
+            logging.getLogger(__name__).warning("blocks of %d x %d tokens are not compiled: %s", *moved.shape, reason)
+            return self._forward(model, batch, step, *start)
+        self.has_compiled |= full
+        return terms
 
     def _backward(self, terms: dict[str, Tensor], factor: int) -> dict[str, Tensor]:
         loss = self.objective.loss(terms)
