@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import optuna
 import pytest
@@ -38,17 +39,14 @@ def whole(point: Point) -> str:
     return json.dumps(sorted(point.items()))
 
 
-def runnable(point: Point) -> None:
-    """Raises UserError for a point that cannot be run."""
-
-
 @dataclass
 class FakePoints:
-    """What a study asks of `Points`, without a table behind it. `recorded`: the replicates of points that have ended, as a store has them."""
+    """What a study asks of `Points`, without a table behind it. `recorded`: the replicates of points that have ended, as a store has them.
+    `check`: raises UserError for a point that cannot be run."""
 
     space: ResolvedSpace
     replicates: tuple[tuple[int, int], ...] = REPLICATES
-    check: Callable[[Point], None] = field(default=runnable)
+    check: Callable[[Point], None] = field(default=lambda _: None)
     metric: str = "accuracy"
     recorded: dict[tuple[str, int], ReplicateOutcome] = field(default_factory=dict)
 
@@ -228,9 +226,8 @@ def test_a_study_of_an_older_harness_is_read_and_goes_on(tmp_path: Path, store: 
         for index in range(len(REPLICATES) if value else 0):
             points.recorded[whole(point), index] = outcome(value or 0.0)
     study.enqueue_trial(dict(fourth), user_attrs={"harness": {"place": 3}})
-    assert [(trial.number, trial.state) for trial in trials_of(study, points, store)] == [  # type: ignore[arg-type]
-        *((number, "complete") for number in range(3))
-    ]
+    trials = trials_of(study, points, store)  # type: ignore[arg-type]
+    assert [(trial.number, trial.state) for trial in trials] == [(number, "complete") for number in range(3)]
     assert [trial.point for trial in Tune(points, store).all().trials] == [first, second, third, fourth]
 
 
@@ -246,7 +243,9 @@ def test_a_point_that_repeats_one_costs_nothing(tmp_path: Path, store: Store) ->
     assert sorted(trial.point["alpha"] for trial in tune.trials) == [0.1, 0.3, 0.5]
 
 
-def test_a_point_that_cannot_be_run_is_failed_with_its_reason_and_does_not_stop(tmp_path: Path, store: Store) -> None:
+def test_a_point_that_cannot_be_run_is_failed_with_its_reason_and_does_not_stop(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def choosy(point: Point) -> None:
         if point["contrast"] == "simclr":
             raise UserError("simclr needs two texts a batch.")
@@ -263,6 +262,9 @@ def test_a_point_that_cannot_be_run_is_failed_with_its_reason_and_does_not_stop(
     assert {trial.number for trial in failed} <= set(ended), "it is said"
     assert {trial.number for trial in tune.study.trials if trial.state == TrialState.FAIL} == {t.number for t in failed}
     assert Tune(points, store).start() is None, "nor is it tried again"
+    monkeypatch.setattr(Store, "records", Mock(side_effect=UserError("The store failed.")))
+    with pytest.raises(UserError, match="The store failed"):  # which is no point that cannot be run
+        _ = tune.trials
 
 
 def steady(point: Point, index: int) -> ReplicateOutcome:
@@ -299,8 +301,7 @@ def test_a_race_drops_what_is_worse_and_never_the_best(tmp_path: Path, store: St
     assert [trial.state for trial in trials] == ["complete"] + ["dropped"] * 7
     assert {len(trial.outcomes) for trial in trials[1:]} == {3}, "the first look is after the third subset"
     assert all("paired t" in trial.reason and "against trial 0" in trial.reason for trial in trials[1:])
-    states = [trial.state for trial in tune.study.trials]
-    assert states == [TrialState.COMPLETE, *[TrialState.PRUNED] * 7]
+    assert [trial.state for trial in tune.study.trials] == [TrialState.COMPLETE, *[TrialState.PRUNED] * 7]
     assert tune.told[0] == trials[0].mean()
 
 
