@@ -259,12 +259,20 @@ class Store(Database):
 
     @retried
     def keep_request(self, request: StoredRequest, keys: Iterable[str], snapshot: Any = None) -> None:
-        """Keep a request with the keys of its stages and, as JSON, what its plan read; a known one gets the time, its new stages and that."""
-        digest = request.digest
+        """Keep a request with the keys of its stages and, as JSON, what its plan read; a known one gets the time, its new stages and that. If it is
+        the last request and has nothing new, nothing is written."""
+        digest, keys, body = request.digest, {*keys}, snapshot and json.dumps(snapshot)
+        last = self._select(sa.select(REQUESTS.c.digest).order_by(REQUESTS.c.asked_at.desc()).limit(1))
+        if [row["digest"] for row in last] == [digest] and keys <= {*self.stages_of(request)}:
+            read = self._select(
+                sa.select(SNAPSHOTS.c.body).where(SNAPSHOTS.c.digest == digest, SNAPSHOTS.c.body == body)
+            )
+            if read or body is None:
+                return
         with self._write() as connection:
             rows = {REQUESTS: request.row | {"asked_at": self._now(connection)}}
-            if snapshot is not None:
-                rows[SNAPSHOTS] = {"digest": digest, "body": json.dumps(snapshot)}
+            if body is not None:
+                rows[SNAPSHOTS] = {"digest": digest, "body": body}
             for table, row in rows.items():
                 connection.execute(sa.delete(table).where(table.c.digest == digest))
                 connection.execute(sa.insert(table), row)
