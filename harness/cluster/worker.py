@@ -378,6 +378,9 @@ class WorkerProcess:
         from ray.train import BackendConfig, FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
 
+        class NoBackend(BackendConfig):
+            backend = "none"  # the ranks join by themselves
+
         resources = resources_of(self._request)
         # NCCL refuses two ranks that share a GPU
         backend = "cpu:gloo,cuda:nccl" if resources.get("GPU", 0) >= 1 else "gloo"
@@ -389,7 +392,7 @@ class WorkerProcess:
                 use_gpu="GPU" in resources,
                 resources_per_worker=resources,
             ),
-            torch_config=type("NoBackend", (BackendConfig,), {"backend": "none"})(),  # the ranks join by themselves
+            torch_config=NoBackend(),
             run_config=RunConfig(
                 storage_path="group",
                 storage_filesystem=PyFileSystem(FSSpecHandler(MemoryFileSystem())),  # a killed process leaves no file
@@ -405,11 +408,13 @@ class WorkerProcess:
 
 def _group_ended(error: Exception) -> Ended:
     """What the end of a worker group means for its stage. Raises UserError where the command has to end."""
+    from ray.train import PreemptionError
+
     failures: dict[int, Exception] = getattr(error, "worker_failures", {})
     for each in failures.values():
         if isinstance(each, UserError):
             raise each
-    if any(map(node_left, (error, *failures.values()))):
+    if isinstance(error, PreemptionError) or any(map(node_left, (error, *failures.values()))):
         return NODE_LEFT
     cause = getattr(error, "controller_failure", error)
     if type(cause).__name__ == "WorkerGroupStartupTimeoutError":  # a cluster may grow

@@ -90,10 +90,11 @@ def _check_folder(folder: Path, store: Store, recorded: Set[str]) -> None:
     if others := [name for name in names if name not in FILES and not name.startswith(".")]:  # of the Finder, of git
         raise UserError(f"{folder}: holds {listed(others[:3])}, which is of no published table; name another folder.")
     # with other flags, without texts that runs depend on, or of a store that never had them
-    if (there := records_of(str(folder))) and (lost := Store(there, create=False).keys() - recorded):
-        why = f"{counted(len(lost), 'record')} that would be lost, since {store.shown} lacks them or this plan does not make them"
-        fix = f"publish with the flags in its {TABLE_FILE} after 'harness merge {shlex.quote(str(folder))}'"
-        raise UserError(f"{folder}: holds {why}; {fix}, or into another folder.")
+    for name in {RECORDS_FILE, UNLABELLED_FILE}.intersection(names):
+        if lost := Store(str(folder / name), create=False).keys() - recorded:
+            why = f"{counted(len(lost), 'record')} that would be lost, since {store.shown} lacks them or this plan does not make them"
+            fix = f"publish with the flags in its {TABLE_FILE} after 'harness merge {shlex.quote(str(folder))}'"
+            raise UserError(f"{folder}: holds {why}; {fix}, or into another folder.")
 
 
 def open_other(name: str, data: str | None = None) -> tuple[Store, Labels | None]:

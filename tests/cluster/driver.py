@@ -182,9 +182,7 @@ class Driver:
 
     def recorded(self, count: int) -> dict[str, Kept]:
         """Wait until the store holds this many records."""
-        found: dict[str, Kept] = self.waited(
-            f"{count} records", lambda: len(there := kept(self.folder)) >= count and there
-        )
+        found: dict[str, Kept] = self.waited(f"{count} records", lambda: len(now := kept(self.folder)) >= count and now)
         return found
 
     def wait(self) -> int:

@@ -91,10 +91,6 @@ class Command:
         assert len(dict(ended)) == len(ended), "each ends once"
         return dict(ended)
 
-    def deleted(self) -> None:
-        """The weights of the post-training are gone."""
-        self.storage.delete(weights_of(POST.key))
-
 
 Begin = Callable[..., Command]
 
@@ -207,7 +203,7 @@ class TestRemakes:
         """Both parents ended, then the weights that three leaves start from were deleted."""
         command = begin(family(3))
         command.train(HEAD, POST)
-        command.deleted()
+        command.storage.delete(weights_of(POST.key))
         return command
 
     def test_deleted_weights_are_made_again_once(self, command: Command) -> None:

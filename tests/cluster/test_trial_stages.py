@@ -64,10 +64,6 @@ def begin(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
     return partial(Trial, ledger, storage)
 
 
-def dies(item: Item) -> Any:
-    return "died"
-
-
 def test_of_two_trials_one_trains_a_stage(begin: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch) -> None:
     """The other waits; one that starts again, as its process died, goes on."""
     lost = begin(lambda _: 1 / 0)
@@ -94,7 +90,7 @@ def test_a_remake_that_fails_leaves_the_record_alone(begin: Callable[..., Trial]
     trial = begin()
     trial.run()
     trial._setup.storage.delete(weights_of(POST.key))
-    reason = begin(dies).run(RUNS[1])[LEAVES[1].key]
+    reason = begin(lambda _: "died").run(RUNS[1])[LEAVES[1].key]
     assert reason.startswith(f"its parent stage {POST.key[:10]} failed: it died")
     assert store.statuses([POST.key, LEAVES[1].key]) == {POST.key: ("done", 1)}
     assert begin().run(RUNS[1]) == {}, "its lease was given back"

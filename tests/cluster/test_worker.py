@@ -14,7 +14,9 @@ import torch
 from bucket import Server, served
 from cluster import in_process
 from cluster.driver import BENCH, kept
+from ray.train import PreemptionError, PreemptionInfo, WorkerGroupError
 
+from harness import private
 from harness.cli import main
 from harness.cluster import worker
 from harness.cluster.session import _gpus
@@ -167,6 +169,13 @@ def test_a_worker_trains_on_the_gpu_that_ray_gave_it_in_float32(
         assert torch.get_float32_matmul_precision() == "highest"
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def test_a_node_that_leaves_costs_a_worker_group_no_attempt() -> None:
+    """Nor does one whose notice ends before its ranks have stopped."""
+    preempted = PreemptionError(PreemptionInfo(None, {"node": [1]}), drain_timed_out=True)
+    left = WorkerGroupError("", {1: RuntimeError(private.NODE_DIED)})
+    assert worker._group_ended(preempted) == worker._group_ended(left) == worker.NODE_LEFT
 
 
 TRAIN, OTHER, DEV, TEST = (RowSet(name, name) for name in ("train", "other", "dev", "test"))
