@@ -125,7 +125,8 @@ class Checkpoints:
         updates.optimizer.load_state_dict({"state": kept.pop("optimizer"), "param_groups": groups})
         updates.scaler.load_state_dict(kept.pop("scaler"))
         result, self.seconds_before = kept["result"], kept.pop("seconds")
-        kept.pop("curve", None)  # of an older harness
+        for part, name in ((kept, "curve"), (result, "speed")):  # of an older harness
+            part.pop(name, None)
         result["predictions"] = {
             digest: Predictions({name: tensor.numpy() for name, tensor in arrays.items()}, gold[digest])
             for digest, arrays in result["predictions"].items()
