@@ -174,15 +174,15 @@ class ForwardBackward:
         try:
             with compiled_layers(self.objective) if full else nullcontext(), autocast(device, self.optim.precision):
                 terms: dict[str, Tensor] = model(moved)
+            self.has_compiled |= full
+            return terms
         except Exception as error:
             if not full:
                 raise
             self.compiles = False  # no Triton, no compiler, or what these cannot do
             reason = first_line(getattr(error, "inner_exception", error))
             logging.getLogger(__name__).warning("blocks of %d x %d tokens are not compiled: %s", *moved.shape, reason)
-            return self._forward(model, batch, step, *start)
-        self.has_compiled |= full
-        return terms
+        return self._forward(model, batch, step, *start)  # without the error, which holds the tensors of its frames
 
     def _backward(self, terms: dict[str, Tensor], factor: int) -> dict[str, Tensor]:
         loss = self.objective.loss(terms)
