@@ -408,13 +408,11 @@ class WorkerProcess:
 
 def _group_ended(error: Exception) -> Ended:
     """What the end of a worker group means for its stage. Raises UserError where the command has to end."""
-    from ray.train import PreemptionError
-
     failures: dict[int, Exception] = getattr(error, "worker_failures", {})
     for each in failures.values():
         if isinstance(each, UserError):
             raise each
-    if isinstance(error, PreemptionError) or any(map(node_left, (error, *failures.values()))):
+    if any(map(node_left, (error, *failures.values()))):
         return NODE_LEFT
     cause = getattr(error, "controller_failure", error)
     if type(cause).__name__ == "WorkerGroupStartupTimeoutError":  # a cluster may grow

@@ -69,11 +69,9 @@ def test_a_signal_while_ray_starts_is_heard_once_it_has() -> None:
 def test_a_ray_of_the_callers_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, answer in (("is_initialized", lambda: True), ("init", lambda **_: 1 / 0), ("shutdown", lambda: 1 / 0)):
         monkeypatch.setattr(f"ray.{name}", answer)
+    refused = pytest.raises(UserError, match=r"Ray runs in this process already, .* call ray\.shutdown\(\) first")
     for address in ("local", "auto"):
-        with (
-            pytest.raises(UserError, match=r"Ray runs in this process already, .* call ray\.shutdown\(\) first"),
-            session(Request(address=address, slots=1), {}),
-        ):
+        with refused, session(Request(address=address, slots=1), {}):
             pass
 
 
