@@ -93,9 +93,9 @@ def same(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", CAPTURED)
+@pytest.mark.parametrize("name", trained())
 def test_captured_is_eager(name: str, precision: str, setting: Setting) -> None:
-    """Bit for bit, also in a second stage of the process, which records nothing but forms of which there was one batch."""
+    """Bit for bit, also in a second stage of the process, which records only forms of which there was one batch. What is not captured repeats its bits."""
     if not setting.cuda and (name, precision) not in ON_CPU:
         return  # that their operators may be repeated is a law of the contract
     needs(setting, precision)
@@ -105,9 +105,9 @@ def test_captured_is_eager(name: str, precision: str, setting: Setting) -> None:
     update._KEPT.clear()
     same(trained_by(setting, what, precision=precision), eager)
     first, recorded = Counted.replayed, Counted.recorded
-    assert first >= 4
+    assert (first >= 4) == (name in CAPTURED)
     same(trained_by(setting, what, precision=precision), eager)
-    assert Counted.replayed >= 2 * first + 2
+    assert Counted.replayed >= 2 * first + 2 or name not in CAPTURED
     assert Counted.recorded <= recorded + 2
 
 
