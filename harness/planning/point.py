@@ -29,8 +29,6 @@ from harness.yaml_files import Places, Strict, load_yaml, places_of
 Name = Annotated[str, Field(min_length=1)]
 TARGET = tuple(name for name in FIELDS if name not in ("preset", "methods", "reference"))
 """The fields of a request that a target has too; what is left out is the preset's. Paths are as on the command line, from the current folder."""
-
-
 _FIELDS: dict[str, Any] = {name: (MODEL_FIELDS[name].annotation, MODEL_FIELDS[name]) for name in TARGET}
 _FIELDS |= {"table": Name, "preset": Name, "row": Name, "set": (tuple[str, ...], ())}
 PointTarget: Any = create_model("PointTarget", __base__=Strict, **_FIELDS)
@@ -43,7 +41,7 @@ class PointFile(Strict):
 
     method: str
     set: dict[str, Scalar]
-    target: Annotated[Any, BeforeValidator(PointTarget.model_validate)] = None
+    target: Annotated[Any, BeforeValidator(PointTarget.model_validate)] | None = None
     chosen: dict[str, Any] = Field(default_factory=dict)
 
     @cached_property

@@ -163,7 +163,7 @@ class Row(Strict):
 
     def _check(self, key: str, value: Value, phases: Sequence[str] = ()) -> None:
         """Raises ValueError for a value that does not fit its key; of the recipe for `phases` alone."""
-        group, _, name = key.rpartition(".")
+        group, _, name = key.partition(".") if "." in key else ("", "", key)
         if len(self.parts) > 1 and group not in ("encoder", *self.parts, *phases):
             known = " or ".join(f"{part}.{key}" for part in dict.fromkeys(self.parts))
             raise ValueError(f"the row has several methods; write {known}")

@@ -48,11 +48,10 @@ def _same_speed(monkeypatch: pytest.MonkeyPatch) -> None:
 def best(
     method: str = "cmlm", values: str = "{alpha: 0.3, p_c: 0.5, fine_tune.lr: 7e-4}", **target: str | None
 ) -> None:
-    """best.yaml in the current folder; None leaves a key of the target out, and table=None all of it."""
+    """best.yaml in the current folder; None leaves a key of the target out, and table=None its whole value."""
     lines = [f"method: {method}", f"set: {values}"]
     kept = {key: value for key, value in {**TARGET, **target}.items() if value is not None}
-    if "table" in kept:
-        lines += ["target:", *(f"  {key}: {value}" for key, value in kept.items())]
+    lines += ["target:", *(f"  {key}: {value}" for key, value in kept.items() if "table" in kept)]
     lines += ["chosen:", "  study: movies-31", "  dev: {mean: 0.61, spread: 0.02}", "  replicates: 4"]
     Path("best.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -89,9 +89,10 @@ def test_what_weight_decay_is_of_is_what_each_papers_library_does(table: str, de
         ({"grid": {"fine_tune.lr": (2.0,)}}, "less than or equal to 1"),
         ({"grid": {"fine_tune.rate": (0.1,)}}, "rate"),
         ({"draws": 3}, "no grid to draw from"),
+        ({"set": {"encoder.relative.buckets": 32}}, "unknown key 'relative.buckets'"),
     ],
 )
-def test_a_wrong_grid_is_refused(wrong: dict[str, Any], said: str) -> None:
+def test_a_wrong_row_is_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises((ValidationError, UserError), match=said):
         Row(name="A", method="ft", **wrong)
 
