@@ -19,9 +19,8 @@ from questions import write_questions
 
 from harness.cli import main
 from harness.commands.prepare import prepare
-from harness.commands.views import grid_of
+from harness.commands.views import grid_of, with_answers
 from harness.planning.request import from_json
-from harness.scores import answers
 from harness.store import Store
 from harness.tasks.metrics import score
 
@@ -130,14 +129,14 @@ def test_items_are_contexts(benched: dict[str, Any], harness: Harness, bert: Pat
     store = Store("sqlite:///.harness/harness.db", create=False)
     (stored,) = store.requests()
     prepared = prepare(from_json(stored.values), train=False)
-    results = grid_of(prepared).results
-    ((_, values),) = answers(prepared.plan, store, results).items()
+    grid = with_answers(prepared, grid_of(prepared))
+    ((_, values),) = grid.answers.items()
     ((_, data),) = prepared.plan.tasks.items()
     rows = prepared.plan.library[data.tests["test"].digest]
     contexts = {context for _, context in rows.texts}
     assert len(rows) == 2 * len(contexts)
     assert len(values) == len(contexts)
-    test = results[(results["metric"] == "answer_f1") & results["test"].notna()]["test"].item()
+    test = grid.results.query("metric == 'answer_f1' and test.notna()")["test"].item()
     assert values.mean() == pytest.approx(test)
     said = harness(*f"bench {BENCH.replace('scl', 'tapt')} --set post_train.epochs=1 --encoder {bert}".split())
     assert said.status == 0, said.err
