@@ -161,7 +161,7 @@ class Stages:
             self._events.append(Event(kind, item, reason))
 
     def _end(self, item: Item, kind: End, reason: str = "", follows: bool = False) -> None:
-        """End a stage: its children become ready, or fail with it, for the same reason; its parent's weights may have served."""
+        """End a stage: its children become ready, or fail with it; its parent's weights may have served. `follows`: `reason` names the ancestor."""
         key, parent, failed = item.stage.key, item.stage.parent, kind in ("failed", "diverged")
         self._tell(kind, item, reason)
         self._remade.discard(key)

@@ -281,12 +281,11 @@ def recorded_studies(store: Store) -> list[dict[str, Any]]:
         if study and trials:
             row = without_folders(", ".join((stored.values and from_json(stored.values).methods) or ()))
             states = Counter(state for state, _ in ends.values())
-            about: dict[str, Any] = {"study": name, "table": stored.table, "row": row} | {
-                state: states[state] for state in STATES
-            }
+            said: dict[str, Any] = {"study": name, "table": stored.table, "row": row}
+            said |= {state: states[state] for state in STATES}
             best = max((mean for _, mean in ends.values() if mean is not None), default=None)
-            about |= {"metric": (study.metric_names or [""])[0], "best": best, "started_at": stored.asked_at}
-            found.append(about)
+            said |= {"metric": (study.metric_names or [""])[0], "best": best, "started_at": stored.asked_at}
+            found.append(said)
     return sorted(found, key=lambda study: -study["started_at"])
 
 
