@@ -388,9 +388,7 @@ class WorkerProcess:
             _train_rank,
             train_loop_config={"given": (item, self._setup, vocabulary, references, self._ledger, backend)},
             scaling_config=ScalingConfig(
-                num_workers=self._request.num_workers,
-                use_gpu="GPU" in resources,
-                resources_per_worker=resources,
+                num_workers=self._request.num_workers, use_gpu="GPU" in resources, resources_per_worker=resources
             ),
             torch_config=NoBackend(),
             run_config=RunConfig(

@@ -117,11 +117,7 @@ def check_machine(request: Request) -> None:
 
 
 def train(
-    prepared: Prepared,
-    show: Show,
-    *,
-    deadline: float = math.inf,
-    watch: Callable[[Event], None] = lambda event: None,
+    prepared: Prepared, show: Show, *, deadline: float = math.inf, watch: Callable[[Event], None] = lambda event: None
 ) -> Prepared:
     """Train the stages that are left, and keep the request. The same table: where stages are left at `deadline` (by
     `time.monotonic()`), `stopped` says why. `watch`: told each event."""

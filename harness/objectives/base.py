@@ -43,12 +43,7 @@ class TrainingObjective(nn.Module):
     params: Any
 
     def __init__(
-        self,
-        encoder: TextEncoder,
-        vocabulary: Vocabulary,
-        kind: Kind | None,
-        seed: int,
-        params: Definition,
+        self, encoder: TextEncoder, vocabulary: Vocabulary, kind: Kind | None, seed: int, params: Definition
     ) -> None:
         super().__init__()
         self.encoder, self.vocabulary, self.kind, self.params = encoder, vocabulary, kind, params

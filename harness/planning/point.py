@@ -13,15 +13,7 @@ from pydantic import BeforeValidator, Field, create_model
 from harness.errors import UserError, unknown
 from harness.methods import known_methods, methods_named
 from harness.planning.recipe import Scalar
-from harness.planning.request import (
-    FIELDS,
-    MODEL_FIELDS,
-    Override,
-    Request,
-    flag_of,
-    parse_override,
-    same_table,
-)
+from harness.planning.request import FIELDS, MODEL_FIELDS, Override, Request, flag_of, parse_override, same_table
 from harness.planning.resolve import table_wide
 from harness.planning.table import Table, load_table
 from harness.yaml_files import Places, Strict, load_yaml, places_of

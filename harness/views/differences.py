@@ -55,12 +55,7 @@ Follow = Callable[[Sequence[Difference], str], tuple[str, set[int], str]]
 
 
 def differences(
-    grid: Grid,
-    against: str = "",
-    region: float = REGION,
-    *,
-    unit: str = "",
-    follow: Follow | None = None,
+    grid: Grid, against: str = "", region: float = REGION, *, unit: str = "", follow: Follow | None = None
 ) -> View:
     """Every row of the grid against one of them, its first unless `against` names another (`reference_of`). `region`: on the metric's own scale.
     `unit`: a sentence what a test item is, where the grid has `answers`.

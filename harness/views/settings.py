@@ -127,9 +127,7 @@ def varied(points: Iterable[Mapping[str, Any]], text: Callable[[Any], str] = val
     return ", ".join(f"{key}={'|'.join(texts)}" for key, texts in values.items())
 
 
-def grid_points(
-    resolved: ResolvedTable,
-) -> dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]]:
+def grid_points(resolved: ResolvedTable) -> dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]]:
     """The points of each printed row that has a grid, with the chosen tasks that it is run on: the values of the recipe
     ('fine_tune.lr') and hyperparameters of its configurations."""
     found: dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]] = {}

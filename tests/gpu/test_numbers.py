@@ -20,19 +20,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from gpu.models import (
-    BATCH,
-    CPU,
-    FEW_SHOT,
-    SEED,
-    Setting,
-    Trained,
-    built,
-    inputs_of,
-    needs,
-    random_tokens,
-    trained,
-)
+from gpu.models import BATCH, CPU, FEW_SHOT, SEED, Setting, Trained, built, inputs_of, needs, random_tokens, trained
 from torch import distributed
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel

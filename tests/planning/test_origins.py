@@ -28,12 +28,7 @@ def test_the_papers_value_brings_a_table_closer() -> None:
     assert theirs.comparable
     assert [(each.path, each.value, each.paper, each.note) for each in departures(ours)] == [
         ("recipe.pre_train.precision", "fp32", "fp16", "Table 5"),
-        (
-            "pre_train.corpus",
-            ours.pre_train and ours.pre_train.corpus,
-            "BooksCorpus and English Wikipedia",
-            "4.1",
-        ),
+        ("pre_train.corpus", ours.pre_train and ours.pre_train.corpus, "BooksCorpus and English Wikipedia", "4.1"),
     ]
     assert [each.path for each in departures(theirs)] == ["pre_train.corpus"]
     lost = reasons(ours) - reasons(theirs)

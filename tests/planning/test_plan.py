@@ -32,11 +32,7 @@ ROBERTA = Located(Encoder("unresolved:roberta-base", "roberta-base"), None, ROBE
 
 
 def plan(
-    table: str,
-    preset: str = "paper",
-    located: Located = ROBERTA,
-    translator: Translator = UNNAMED,
-    **overrides: Any,
+    table: str, preset: str = "paper", located: Located = ROBERTA, translator: Translator = UNNAMED, **overrides: Any
 ) -> Plan:
     """A plan without a source: every row set is unresolved, and keys are those of names. CSSL is skipped without a
     translator."""
