@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,6 @@ from functools import cache
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer
-from pydantic_core import from_json, to_json
 
 from harness.encoders import Located, adapted
 from harness.errors import UserError
@@ -66,8 +66,8 @@ class Overlap:
     rows: int
 
 
-READ = BeforeValidator(lambda key: from_json(key) if isinstance(key, str) else key)
-WRITTEN = PlainSerializer(lambda key: to_json(key).decode())
+READ = BeforeValidator(lambda key: json.loads(key) if isinstance(key, str) else key)
+WRITTEN = PlainSerializer(lambda key: json.dumps(key, default=dict))
 """How JSON has a key that is no text: as one."""
 
 

@@ -71,7 +71,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 @pytest.fixture(autouse=True)
 def _limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing trains, nothing that is away is waited for, and time and memory have an end."""
-    for place in ("train.train", "train.translated", "study.open_study", "trained.train"):
+    for place in ("train.train", "train.translate_texts", "study.translate_texts", "study.open_study", "trained.train"):
         monkeypatch.setattr(f"harness.commands.{place}", stop)
     monkeypatch.setattr(retry, "WAITS", ())
     monkeypatch.setenv("WANDB_MODE", "disabled")
