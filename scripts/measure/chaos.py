@@ -262,8 +262,9 @@ def _there() -> dict[str, int]:
     import ray
     from ray._private import internal_api, state
 
-    kept = "AutoscalingCoordinator"  # Ray Train's, one for a cluster, without resources
-    actors = [a for a in state.actors().values() if a["State"] != "DEAD" and kept not in a["ActorClassName"]]
+    # Ray Train's, without resources: one for a cluster, and one for each controller that was killed while that one started
+    kept = re.compile("AutoscalingCoordinator|PlacementGroupCleaner")
+    actors = [a for a in state.actors().values() if a["State"] != "DEAD" and not kept.search(a["ActorClassName"])]
     groups = [group for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"]
     stored = 0
     for node in ray.nodes():
