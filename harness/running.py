@@ -24,14 +24,13 @@ from harness.encoders.models.text_encoder import ENCODER_PARTS, load_encoder
 from harness.encoders.models.weights import checked_weights, save_weights
 from harness.encoders.tokens import Vocabulary
 from harness.errors import DivergedError, StoppedError, UserError, first_line
-from harness.execution import WorkerSetup
 from harness.machine import cpu_name
 from harness.methods.definition import HEAD, WORD_EMBEDDINGS
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
 from harness.objectives.fitted import Fitted
 from harness.specs import NO_ENCODER, Parent, Record, Stage
-from harness.storage import weights_of
+from harness.storage import WorkerSetup, weights_of
 from harness.training.checkpoint import Checkpoints, SavedWeights
 from harness.training.fit import fit
 from harness.training.forward_backward import Placement

@@ -2,7 +2,7 @@
 
 A `Stage` is what is trained; its `key` hashes the canonical form of everything that can change one of its numbers and
 nothing else. A `Run` is a leaf stage with labels that are not hashed, so two methods that are the same computation share
-it. How a run is executed is another type (`harness.execution`), which never reaches a key. No torch, no ray, no clock in here.
+it. How a run is executed is another type (`harness.storage.WorkerSetup`), which never reaches a key. No torch, no ray, no clock in here.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Artifact storage: weights and checkpoints in one place that every worker sees, a folder or a bucket. No torch, no ray, no
-database."""
+"""Artifact storage: weights and checkpoints in one place that every worker sees, a folder or a bucket; and what a worker is set up with. No torch,
+no ray, no database."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import contextlib
 import errno
 import re
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harness.errors import KEPT, UserError, first_line, masked
+from harness.errors import KEPT, TransientError, UserError, first_line, masked, retried
 from harness.paths import named_path, replace_file
-from harness.retry import TransientError, retried
 
 KINDS = ("s3", "gs", "file")
 """Of URIs, as pyarrow reads them."""
@@ -39,7 +38,7 @@ class Storage:
     or from the URI (s3://KEY:SECRET@BUCKET/...), and are never shown.
 
     Small and picklable: a worker on another node opens it again. All methods raise StorageError. In a process that reached the storage before, those
-    that may pass are retried for a minute (`harness.retry`); a bucket is opened again before each retry, with the credentials that are valid by then.
+    that may pass are retried for a minute (`harness.errors.retried`); a bucket is opened again before each retry, with the credentials that are valid by then.
     """
 
     uri: str
@@ -146,6 +145,27 @@ class Storage:
             return answer
 
         return retried(once)() if self.uri in _reached else once()
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """Where a worker runs stages: encoders, the storage of weights, and the device. Nothing in here changes a number or a key.
+
+    `encoders`: by digest the folder and, of one that begins with random weights, its configuration; the folder then holds its tokenizer only.
+    `micro_batch`: sequences that go through the encoder at once (0: a worker's whole share of the batch).
+    `checkpoint_seconds`: a stage keeps what it would go on from this often (0: never).
+    `storage_mark`, `code`: what a node of a cluster must find in the storage, and as its harness. `files`: references to the files of encoders, by
+    digest, for a node without them.
+    """
+
+    encoders: Mapping[str, tuple[Path, dict[str, Any] | None]]
+    storage: Storage
+    device: str = "cpu"
+    micro_batch: int = 0
+    checkpoint_seconds: float = 0.0
+    storage_mark: str = ""
+    code: str = ""
+    files: Mapping[str, Any] = field(default_factory=dict)
 
 
 def weights_of(key: str, step: str | int = "last") -> str:

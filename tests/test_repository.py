@@ -36,10 +36,10 @@ NAMES = {
 PROJECT: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 
 LEAVES = {
-    *("answers", "machine", "specs", "errors", "execution", "hub", "kinds", "prompts", "paths"),
-    *("private", "retry", "storage", "streams", "wording", "yaml_files"),
+    *("answers", "machine", "specs", "errors", "hub", "kinds", "prompts", "paths"),
+    *("private", "storage", "streams", "wording", "yaml_files"),
 }
-IMPORTED_BY_LEAVES = {"answers", "errors", "kinds", "machine", "paths", "prompts", "retry", "specs", "storage"}
+IMPORTED_BY_LEAVES = {"answers", "errors", "kinds", "machine", "paths", "prompts", "specs", "storage"}
 """Importable by every room, and among these by one another."""
 PURE = LEAVES - {"private"}
 """`private` imports Ray, torch and Optuna inside its functions, so that their private interfaces stand in one place."""

@@ -14,9 +14,9 @@ import pytest
 
 from harness import specs
 from harness.answers import SpanReading
-from harness.execution import WorkerSetup
 from harness.prompts import Prompt
 from harness.specs import UNRESOLVED, Data, Encoder, Objective, Optim, Parent, RowSet, Run, Selection, Stage, digest_of
+from harness.storage import WorkerSetup
 
 ENCODER = Encoder("e" * 32, "tiny")
 CORPUS = RowSet("c" * 32, "prose", 9000, 500.0)

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 from bucket import SECRET, Server, served
 
-from harness import retry
+from harness import errors
 from harness import storage as storages
 from harness.errors import UserError
-from harness.execution import WorkerSetup
-from harness.storage import Storage, StorageError, checkpoint_of, weights_of
+from harness.storage import Storage, StorageError, WorkerSetup, checkpoint_of, weights_of
 
 MIB = 2**20
 
@@ -24,7 +23,7 @@ MIB = 2**20
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No call is retried."""
-    monkeypatch.setattr(retry, "WAITS", ())
+    monkeypatch.setattr(errors, "WAITS", ())
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +146,7 @@ class TestRetries:
 
     @pytest.fixture(autouse=True)
     def patient(self, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(retry, "WAITS", (0.0, 0.0))
+        monkeypatch.setattr(errors, "WAITS", (0.0, 0.0))
 
     def test_a_folder_that_fails_for_a_moment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """As a full disk on which space is made, or an NFS server that is started again."""
@@ -181,7 +180,7 @@ class TestRetries:
             storage.write("a", b"a")
         server.delete(first)
         with server.refusing():
-            monkeypatch.setattr(retry.time, "sleep", lambda _: file.write_text(second.profile))
+            monkeypatch.setattr(errors.time, "sleep", lambda _: file.write_text(second.profile))
             storage.write("b", b"b")
             assert storage.read("a") + storage.read("b") == b"ab"
 

@@ -24,7 +24,6 @@ from harness.encoders.models.text_encoder import TextEncoder, load_encoder, set_
 from harness.encoders.sources import locate
 from harness.encoders.tokens import Examples, Tokeniser, Tokens, Vocabulary
 from harness.encoders.tokens.reading import Cloze
-from harness.execution import WorkerSetup
 from harness.kinds import kind_of_outputs
 from harness.methods import DEFINITIONS, METHODS, RunContext, chain, definition_of, hyperparameters, objective
 from harness.objectives import build
@@ -32,7 +31,7 @@ from harness.objectives.base import Draw
 from harness.prompts import Prompt
 from harness.running import run_stage
 from harness.specs import Data, Encoder, Objective, Optim, Parent, Record, RowSet, Selection, Stage
-from harness.storage import Storage
+from harness.storage import Storage, WorkerSetup
 from harness.streams import stream
 from harness.training import loop
 from harness.training.loop import Inputs

@@ -211,7 +211,7 @@ def _delete(args: argparse.Namespace) -> int:
     if name:
         for study in {each.study for each in asked}:
             delete_study(store, study)
-        store.forget([each.digest for each in asked], keys)
+        store.forget([each.digest for each in asked])
     for file in files:
         storage.delete(file)
     print(f"Deleted {what}.")

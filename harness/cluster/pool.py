@@ -30,9 +30,9 @@ from harness.cluster.worker import (
 )
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError
-from harness.execution import WorkerSetup
 from harness.planning.request import Request
 from harness.planning.work import Ended, Event, Item
+from harness.storage import WorkerSetup
 from harness.store import Owner, Store
 
 MOST_ASKED = 100

@@ -22,7 +22,6 @@ from harness.cluster.stages import Stages
 from harness.cluster.worker import TokenCache, resources_of, result_of, slots_of, start_worker, submit
 from harness.encoders.tokens import Vocabulary
 from harness.errors import StoppedError, UserError, first_line
-from harness.execution import WorkerSetup
 from harness.machine import end_with_parent
 from harness.methods import read_methods
 from harness.planning.request import Request
@@ -30,6 +29,7 @@ from harness.planning.runs import Plan
 from harness.planning.work import Ended, Item, work
 from harness.search.points import Points
 from harness.specs import Run
+from harness.storage import WorkerSetup
 
 LOSSES = 100
 """How often a trial starts again: as its process trains nothing, what ends it is a node that leaves."""

@@ -33,13 +33,12 @@ from harness import private
 from harness.encoders.sources import encoder_digest, files_of
 from harness.encoders.tokens import Examples, Vocabulary
 from harness.errors import KEPT, StoppedError, UserError, first_line
-from harness.execution import WorkerSetup
 from harness.machine import KEEP_FREED, end_with_parent, set_malloc
 from harness.paths import replace_file, user_cache
 from harness.planning.request import Request
 from harness.planning.work import Ended, Item
 from harness.specs import Data, Record, RowSet, Stage
-from harness.storage import StorageError, checkpoint_of
+from harness.storage import StorageError, WorkerSetup, checkpoint_of
 
 if TYPE_CHECKING:
     from harness.training.result import Speed

@@ -14,13 +14,12 @@ from harness.commands.prepare import Prepared, check_work, prepare, storage_of
 from harness.commands.tracking import Trackers, check_trackers
 from harness.encoders import Located
 from harness.errors import UserError
-from harness.execution import WorkerSetup
 from harness.machine import cores
 from harness.planning.request import Request
 from harness.planning.runs import Plan, best_run
 from harness.planning.work import Event
 from harness.specs import NO_ENCODER, Data, Record, RowSet, Run, digest_of
-from harness.storage import Storage, weights_of
+from harness.storage import Storage, WorkerSetup, weights_of
 from harness.store import Store
 from harness.tasks.translation import translate
 from harness.wording import counted

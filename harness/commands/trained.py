@@ -16,12 +16,11 @@ from harness.commands.prepare import Prepared, storage_of
 from harness.commands.recorded import StageRecord
 from harness.commands.train import Show, read_rows, train, unshown
 from harness.errors import UserError, first_line
-from harness.execution import WorkerSetup
 from harness.machine import on_cpu
 from harness.methods import definition_of
 from harness.planning.work import work
 from harness.specs import Parent, Record, RowSet, Stage, Status
-from harness.storage import Storage, weights_of
+from harness.storage import Storage, WorkerSetup, weights_of
 from harness.store import Store
 from harness.tasks.task import Task
 from harness.wording import listed

@@ -19,9 +19,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
-from harness.errors import KEPT, UserError, first_line, masked
+from harness.errors import KEPT, TransientError, UserError, first_line, masked, retried
 from harness.paths import user_cache
-from harness.retry import TransientError, retried
 from harness.store.published import UNLABELLED_FILE, check_schema, connected, opened, records_of
 from harness.store.tables import META, metadata
 

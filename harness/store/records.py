@@ -22,11 +22,10 @@ import numpy as np
 import psutil
 import sqlalchemy as sa
 
-from harness.errors import UserError
+from harness.errors import TransientError, UserError, retried
 from harness.kinds import Predictions
 from harness.machine import started_at
 from harness.paths import without_folders
-from harness.retry import TransientError, retried
 from harness.specs import Record, Run, Stage, Status, digest_of
 from harness.store.database import Database, parts
 from harness.store.published import unpacked
@@ -34,7 +33,7 @@ from harness.store.tables import LEASES, RECORDS, REQUEST_STAGES, REQUESTS, RUNS
 
 LEASE_SECONDS = 180.0
 """A lease of another host that was not renewed for this long is dead; one of this host dies with its process. It is longer than a
-call is retried (`harness.retry`), while no process can renew its leases."""
+call is retried (`harness.errors.retried`), while no process can renew its leases."""
 RENEW_SECONDS = 10.0
 
 STORED_AS = {"weights_digest": "product"}
@@ -310,15 +309,14 @@ class Store(Database):
         return {row["key"] for row in self._select(sa.select(S.key).where(S.digest.in_(digests), S.key.not_in(others)))}
 
     @retried
-    def forget(self, digests: Sequence[str], keys: Iterable[str]) -> None:
-        """Delete requests, and those of these records, with their labels, that no other request needs by now."""
-        keys, needed = sorted(keys), sa.select(S.key)
+    def forget(self, digests: Sequence[str]) -> None:
+        """Delete requests, and the records and labels that they need and no other does."""
+        own, others = sa.select(S.key).where(S.digest.in_(digests)), sa.select(S.key).where(S.digest.not_in(digests))
         with self._write() as connection:
+            for column in (RUNS.c.key, C.key):
+                connection.execute(sa.delete(column.table).where(column.in_(own), column.not_in(others)))
             for column in (S.digest, SNAPSHOTS.c.digest, REQUESTS.c.digest):
                 connection.execute(sa.delete(column.table).where(column.in_(digests)))
-            for column in (RUNS.c.key, C.key):
-                for part in parts(keys):
-                    connection.execute(sa.delete(column.table).where(column.in_(part), column.not_in(needed)))
 
     def snapshot_of(self, request: StoredRequest) -> Any:
         """What the plan of a kept request read, as `keep_request` got it; None where that is not known."""

@@ -35,7 +35,7 @@ import pytest
 from fuzz.cases import KINDS, case
 from fuzz.inputs import prepare
 
-from harness import cli, retry
+from harness import cli, errors
 from harness.wording import escaped
 from harness.yaml_files import packaged_files
 
@@ -73,7 +73,7 @@ def _limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing trains, nothing that is away is waited for, and time and memory have an end."""
     for place in ("train.train", "train.translate_texts", "study.translate_texts", "study.open_study", "trained.train"):
         monkeypatch.setattr(f"harness.commands.{place}", stop)
-    monkeypatch.setattr(retry, "WAITS", ())
+    monkeypatch.setattr(errors, "WAITS", ())
     monkeypatch.setenv("WANDB_MODE", "disabled")
     handlers = {number: signal.signal(number, late) for number in (signal.SIGVTALRM, signal.SIGALRM)}
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -19,9 +19,9 @@ from harness.cluster.ledger import Ledger
 from harness.cluster.stages import Stages
 from harness.cluster.worker import TokenCache, train
 from harness.encoders.tokens import Vocabulary
-from harness.execution import WorkerSetup
 from harness.planning.request import Request
 from harness.planning.work import Ended, Event, Item
+from harness.storage import WorkerSetup
 from harness.store import Owner, Store
 
 LedgerHere: Any = Ledger.__ray_metadata__.modified_class

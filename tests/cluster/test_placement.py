@@ -27,11 +27,10 @@ from harness.cluster import worker
 from harness.cluster.pool import Pool
 from harness.cluster.worker import WorkerProcess
 from harness.encoders.tokens import Vocabulary
-from harness.execution import WorkerSetup
 from harness.planning.request import Request
 from harness.planning.work import Ended, Event, Item
 from harness.specs import Data, Encoder, Objective, Optim, Record, RowSet, Stage
-from harness.storage import Storage
+from harness.storage import Storage, WorkerSetup
 from harness.store import Store
 
 pytestmark = pytest.mark.ray

@@ -15,11 +15,10 @@ from store.samples import record
 
 from harness.cluster import tune as tune_module
 from harness.cluster.tune import HarnessTrial
-from harness.execution import WorkerSetup
 from harness.planning.runs import Plan
 from harness.planning.work import Ended, Item
 from harness.specs import Run
-from harness.storage import Storage, weights_of
+from harness.storage import Storage, WorkerSetup, weights_of
 from harness.store import Owner, Store
 
 RUNS = [Run(leaf, "CMLM", "cmlm", "toy", 20, 0, leaf.seed) for leaf in LEAVES[:2]]

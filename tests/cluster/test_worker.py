@@ -24,10 +24,9 @@ from harness.cluster.session import _gpus
 from harness.cluster.worker import TokenCache, prepared, slots_of
 from harness.encoders.sources import encoder_digest
 from harness.errors import UserError
-from harness.execution import WorkerSetup
 from harness.planning.request import Request
 from harness.specs import Data, Encoder, Objective, Optim, RowSet, Selection, Stage
-from harness.storage import Storage, weights_of
+from harness.storage import Storage, WorkerSetup, weights_of
 from harness.store import Store
 
 

@@ -124,9 +124,9 @@ def _with_fault(
     """Train stages one at a time through the real pool, the first one first, in two workers of which the first runs `fault` before it trains.
     Returns the events without notices, which a busy machine gives, and the records."""
     from harness.cluster.session import session  # before ray: it makes Ray listen on loopback only
-    from harness.execution import WorkerSetup
     from harness.planning.request import Request
     from harness.planning.work import Item
+    from harness.storage import WorkerSetup
     from harness.store import Store
 
     started: list[Any] = []

@@ -12,8 +12,7 @@ import sqlalchemy as sa
 from store.samples import committed, stage
 
 from harness.cli import doctor
-from harness.errors import UserError
-from harness.retry import TransientError
+from harness.errors import TransientError, UserError
 from harness.store import Owner, Store
 
 

@@ -14,9 +14,8 @@ import pytest
 import sqlalchemy as sa
 from store.samples import record, same, stage
 
-from harness import retry
-from harness.errors import UserError
-from harness.retry import TransientError
+from harness import errors
+from harness.errors import TransientError, UserError
 from harness.store import Owner, Store
 from harness.store.database import LOCK_SECONDS, Database
 from harness.store.records import LEASE_SECONDS
@@ -25,7 +24,7 @@ OF = stage()
 
 
 def test_a_lease_outlives_a_store_that_is_away() -> None:
-    assert sum(retry.WAITS) + LOCK_SECONDS < LEASE_SECONDS
+    assert sum(errors.WAITS) + LOCK_SECONDS < LEASE_SECONDS
 
 
 def test_a_file_that_is_locked_is_waited_for(file_store: Store, file_url: str) -> None:
@@ -59,7 +58,7 @@ def test_a_server_that_is_started_again_is_waited_for(server: postgresql.Own) ->
 def test_a_commit_whose_answer_was_lost_is_neither_doubled_nor_lost(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "WAITS", (0.05, 0.05))
+    monkeypatch.setattr(errors, "WAITS", (0.05, 0.05))
     write, lost = Database._write, [True]
 
     @contextmanager
@@ -83,7 +82,7 @@ def test_what_is_opened_for_the_first_time_is_not_waited_for() -> None:
     began = time.monotonic()
     with pytest.raises(UserError, match="check that it is there"):
         Store("postgresql+psycopg://someone@127.0.0.1:1/name")
-    assert time.monotonic() - began < sum(retry.WAITS) / 2
+    assert time.monotonic() - began < sum(errors.WAITS) / 2
 
 
 @pytest.mark.postgresql

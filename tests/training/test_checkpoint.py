@@ -19,9 +19,8 @@ from safetensors.torch import save
 
 from harness.encoders.models.weights import checked_weights
 from harness.errors import StoppedError
-from harness.execution import WorkerSetup
 from harness.specs import Record, Stage
-from harness.storage import Storage, checkpoint_of
+from harness.storage import Storage, WorkerSetup, checkpoint_of
 from harness.training import forward_backward, loop
 from harness.training.loop import Inputs
 

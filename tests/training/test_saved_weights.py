@@ -11,9 +11,8 @@ import tiny
 import torch
 
 from harness.encoders.models.weights import checked_weights
-from harness.execution import WorkerSetup
 from harness.specs import Parent, Record, Stage
-from harness.storage import Storage, checkpoint_of, weights_of
+from harness.storage import Storage, WorkerSetup, checkpoint_of, weights_of
 from harness.training import loop
 from harness.training.loop import Inputs
 

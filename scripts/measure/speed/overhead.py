@@ -23,8 +23,8 @@ from case import Case, Opened
 
 from harness.commands.prepare import storage_of
 from harness.commands.train import read_rows, session_of
-from harness.execution import WorkerSetup
 from harness.planning.request import Request
+from harness.storage import WorkerSetup
 from harness.store import Store
 
 NAMES = {
