@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 NODE_DIED = "its node has died"  # what Ray says of a process whose node left: it has no type for that
 
 
-def job_config(metadata: dict[str, str]) -> Any:
+def job_config() -> Any:
     """A job whose workers import from this package's place, not from the folders that Ray adds: a file there may have a library's name."""
     from ray.job_config import JobConfig
 
-    root, config = Path(__file__).parent.parent, JobConfig(metadata=metadata)
+    root, config = Path(__file__).parent.parent, JobConfig()
     fixed = type("Paths", (list,), {"extend": lambda self, paths: None})
     config._py_driver_sys_path = fixed([] if root.name.endswith("-packages") else [str(root)])
     return config

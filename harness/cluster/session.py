@@ -28,10 +28,10 @@ LONGEST_FOLDER = 24
 
 
 @contextmanager
-def session(request: Request, metadata: dict[str, str]) -> Iterator[tuple[str, Request]]:
+def session(request: Request) -> Iterator[tuple[str, Request]]:
     """Start a Ray on loopback, with all its files in a folder that is removed at the end, or join a running cluster, which is left. Yields the
     address of its dashboard ('' where it has none) and the request with `gpus_per_run` (where it names none: 1 if the cluster has GPUs, else
-    0). The dashboard shows `metadata` for the job. Raises UserError where Ray does not start or answer, and where this process runs one
+    0). Raises UserError where Ray does not start or answer, and where this process runs one
     already, which is left alone."""
     set_malloc(FEW_ARENAS)
     set_environment()
@@ -43,7 +43,7 @@ def session(request: Request, metadata: dict[str, str]) -> Iterator[tuple[str, R
             "harness in a process of its own."
         )
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
-    options |= {"namespace": "harness", "job_config": job_config({f"harness_{k}": v for k, v in metadata.items()})}
+    options |= {"namespace": "harness", "job_config": job_config()}
     local, folder, of_processes = request.address == "local", "", dict[str, str]()
     if local:
         slots, folder = request.slots or max(1, cores() // request.num_workers), _new_folder()

@@ -194,8 +194,7 @@ def run_trials(study: PreparedStudy, show: Show, deadline: float, track: Watch) 
     points, prepared, store, request = study.points, study.prepared, study.prepared.store, study.request.base
     plan, located, storage = prepared.plan, prepared.plan.encoders[0], storage_of(request, store)
     vocabularies, tokenised = tokenised_of(prepared)
-    metadata = {"study": study.name, "space": points.space.name, "encoder": located.name}
-    with session_of(request, [located], storage, metadata) as (dashboard, settled, setup):
+    with session_of(request, [located], storage) as (dashboard, settled, setup):
         from harness.cluster.ledger import StopRequests, start_ledger
         from harness.cluster.proposals import Proposals
         from harness.cluster.tune import explore

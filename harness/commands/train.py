@@ -45,7 +45,7 @@ def deadline_of(request: Request) -> float:
 
 @contextmanager
 def session_of(
-    request: Request, encoders: Sequence[Located], storage: Storage, metadata: dict[str, str]
+    request: Request, encoders: Sequence[Located], storage: Storage
 ) -> Iterator[tuple[str, Request, WorkerSetup]]:
     """A session of Ray: the address of its dashboard, the request with what holds there, and what workers on every node are set up with."""
     from harness.cluster.session import session
@@ -57,7 +57,7 @@ def session_of(
         micro_batch=request.micro_batch or 0,
         checkpoint_seconds=60 * request.checkpoint_minutes,
     )
-    with session(request, metadata) as (dashboard, settled):
+    with session(request) as (dashboard, settled):
         from harness.cluster.worker import for_nodes
 
         yield dashboard, settled, for_nodes(setup, request.address)
@@ -120,14 +120,12 @@ def train(
 ) -> Prepared:
     """Train the stages that are left, and keep the request. The same table: where stages are left at `deadline` (by
     `time.monotonic()`), `stopped` says why. `watch`: told each event."""
-    request, resolved, plan = prepared.request, prepared.resolved, prepared.plan
+    request, plan, name = prepared.request, prepared.plan, prepared.resolved.table.name
     vocabularies, tokenised = tokenised_of(prepared)
-    name, encoders = resolved.table.name, ",".join(located.name for located in plan.encoders)
-    metadata = {"table": name, "preset": resolved.preset, "encoder": encoders, "runs": str(len(plan.runs))}
     prepared.store = Store(prepared.store.url)
     prepared.remember()
     storage = storage_of(request, prepared.store)
-    with session_of(request, plan.encoders, storage, metadata) as (dashboard, settled, setup):
+    with session_of(request, plan.encoders, storage) as (dashboard, settled, setup):
         from harness.cluster.pool import Pool
 
         keep_all, given = request.keep == "all", (prepared.store, setup, vocabularies, tokenised, settled, name)

@@ -33,7 +33,7 @@ def ask(ledger: Any, method: str, *arguments: Any) -> Any:
 
 
 @contextmanager
-def session_here(request: Request, metadata: dict[str, Any]) -> Iterator[tuple[str, Request]]:
+def session_here(request: Request) -> Iterator[tuple[str, Request]]:
     """As `harness.cluster.session.session`."""
     yield "", request
 

@@ -44,7 +44,7 @@ def test_a_ray_that_does_not_start_keeps_its_logs_where_the_error_says(
 
     monkeypatch.setattr("ray.init", late)
     raised = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else UserError
-    with pytest.raises(raised) as caught, session(Request(slots=1), {}):
+    with pytest.raises(raised) as caught, session(Request(slots=1)):
         pass
     folders = [*short.iterdir()]
     assert {folder.stat().st_mode & 0o777 for folder in folders} <= {0o700}, "no other user's"
@@ -71,7 +71,7 @@ def test_a_ray_of_the_callers_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(f"ray.{name}", answer)
     refused = pytest.raises(UserError, match=r"Ray runs in this process already, .* call ray\.shutdown\(\) first")
     for address in ("local", "auto"):
-        with refused, session(Request(address=address, slots=1), {}):
+        with refused, session(Request(address=address, slots=1)):
             pass
 
 

@@ -163,7 +163,7 @@ def _with_fault(
     store = Store(f"sqlite:///{setting.folder}/harness.db")
     setup = WorkerSetup({"made": (setting.folder, config)}, Storage(str(setting.folder / "products")))
     with (
-        session(Request(slots=1, gpus_per_run=1.0 if setting.cuda else 0.0), {}) as (_, settled),
+        session(Request(slots=1, gpus_per_run=1.0 if setting.cuda else 0.0)) as (_, settled),
         pytest.MonkeyPatch.context() as patched,
     ):
         from harness.cluster import pool as pools

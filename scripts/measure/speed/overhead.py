@@ -107,7 +107,7 @@ def main() -> None:
     store, request = Store(opened.prepared.store.url), opened.prepared.request
 
     asked, storage = replace(request, slots=slots), storage_of(request, store)
-    with session_of(asked, [opened.plan.encoders[0]], storage, {}) as (_, settled, setup):
+    with session_of(asked, [opened.plan.encoders[0]], storage) as (_, settled, setup):
         import ray
 
         from harness.cluster import pool as place
