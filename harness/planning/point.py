@@ -60,7 +60,6 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
         methods_named(point.name, places("method"))
         target, row = point.target, point.name
         if target:
-            given = {name: value for name in ("preset", *TARGET) if (value := getattr(target, name))}
             table = load_table(target.table, places("target", "table"))
             selected[file] = target
             if not request.table:
@@ -70,7 +69,8 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
                 row = known_methods(asked_as)
                 shared = [parse_override(text, places("target", "set", i), True) for i, text in enumerate(target.set)]
                 overrides += [_alone(each, row) for each in shared]
-                taken = {name: value for name, value in given.items() if getattr(asked, name) is None}
+                left_out = (name for name in ("preset", *TARGET) if getattr(asked, name) is None)
+                taken = {name: value for name in left_out if (value := getattr(target, name))}
                 for name, value in taken.items():
                     if getattr(request, name) not in (None, value):
                         where, theirs = places("target", name), request.origin(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -241,13 +241,11 @@ class ResolvedTable:
         """Every value that differs from the table's own, and the overridden hyperparameters of the chosen rows' methods."""
         values = sorted(self.under[""].items())
         here = [f"{key} set to {value}" for key, value in values if key.partition(".")[0] in self.methods]
-        return (*self._changes(), *here)
+        return (*self._changes(self.uses), *here)
 
-    def _changes(self, departing: bool = True) -> tuple[str, ...]:
-        """Each changed value as 'fine_tune.lr 0.0001 instead of 1e-05'. `departing`: with those that depart from the paper in the table too, so
-        that the table's value is not what they are held against."""
-        changed = [use for use in self.uses if use.instead and (departing or not use.paper)]
-        found = [f"{use.key} {value_text(use.value)} instead of {use.instead}" for use in changed]
+    def _changes(self, uses: Iterable[Use]) -> tuple[str, ...]:
+        """Each changed value as 'fine_tune.lr 0.0001 instead of 1e-05'."""
+        found = [f"{use.key} {value_text(use.value)} instead of {use.instead}" for use in uses if use.instead]
         extra = [task for task in self.tasks if task not in self.table.tasks]
         return (*found, *([f"tasks that the paper's table lacks: {', '.join(extra)}"] if extra else []))
 
@@ -260,7 +258,8 @@ class ResolvedTable:
             return ("no paper prints this table",)
         if not self.table.presets[self.preset].comparable:
             return (f"preset {self.preset} is not the paper's setting",)
-        return self._changes(departing=False)
+        # Where the table departs from the paper its value is not what ours is held against.
+        return self._changes(use for use in self.uses if not use.paper)
 
     @property
     def comparable(self) -> bool:

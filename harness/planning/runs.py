@@ -80,13 +80,10 @@ class Plan:
         """By the key of the last stage of a run the task on whose dev set it is evaluated."""
         return {run.stage.key: self.tasks[run.task].task for run in reversed(self.runs)}
 
-    def leaves_weights(self, stage: Stage) -> bool:
-        """Whether a stage ends with a model: what scikit-learn fits is kept as its predictions alone."""
-        return not definition_of(stage.objective).fitted
-
     @property
     def runs_with_weights(self) -> tuple[Run, ...]:
-        return tuple(run for run in self.runs if self.leaves_weights(run.stage))
+        """Those that end with a model: what scikit-learn fits is kept as its predictions alone."""
+        return tuple(run for run in self.runs if not definition_of(run.stage.objective).fitted)
 
     @property
     def tasks(self) -> Mapping[str, TaskData]:
@@ -190,15 +187,10 @@ def make_plan(
         prose[corpus.name] = Rows(tuple((text,) for text in corpus.texts()))
     places = dict.fromkeys(source.describe(found.task) for found in tasks.values()) if source else ["not read"]
     overlaps = tuple(overlap for reader in readers.values() for overlap in reader.overlaps(prose))
-    read: dict[str, Any] = {
-        "tasks": dict(tasks),
-        "training": dict(training),
-        "source": "; ".join(places),
-        "overlaps": overlaps,
-    }
+    source_names = "; ".join(places)
     return Plan(
         resolved,
-        replace(table_data, **read),
+        replace(table_data, tasks=dict(tasks), training=dict(training), source=source_names, overlaps=overlaps),
         runs,
         skipped,
         library=library,

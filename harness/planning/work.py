@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
+from harness.methods import definition_of
 from harness.specs import Parent, Stage, Status
 from harness.storage import weights_of
 
@@ -106,7 +107,8 @@ def work(
         metrics = tuple(dict.fromkeys((*selection, *(task.metrics if task else ()))))
         _, attempt = statuses.get(key, ("", 0))
         steps, remake, cost = needed[key], key not in pending, plan.stage_flops(stage)
-        kept = 0 in steps or (plan.leaves_weights(stage) and not remake and (keep != "none" or bool(steps)))
+        fitted = definition_of(stage.objective).fitted  # which leaves predictions alone
+        kept = 0 in steps or (not fitted and not remake and (keep != "none" or bool(steps)))
         save_at = tuple(sorted((steps if remake else steps | plan.saved_at(stage)) - {0}))
         item = Item(stage, name, cost, metrics, kept, remake, attempt, save_at=save_at, turn=turns[key])
         item.cost *= item.until / stage.optim.steps if item.until else 1

@@ -248,9 +248,8 @@ class Space(Settings):
                 preset.read(self.parts)
                 for mode in MODES:
                     self.under(name).explored(mode)
-        if not self.presets:
-            for mode in MODES:
-                self.explored(mode)
+        for mode in () if self.presets else MODES:
+            self.explored(mode)
         return self
 
     @property
