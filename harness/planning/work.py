@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from harness.methods import definition_of
 from harness.specs import Parent, Stage, Status
 from harness.storage import weights_of
 
@@ -99,6 +98,7 @@ def work(
     if not wanted:
         return [], blocked
     items, names, turns = list[Item](), plan.names(), _turns(plan)
+    fitted = {run.stage.key for run in plan.runs} - {run.stage.key for run in plan.runs_with_weights}
     for key, stage in ((key, stage) for key, stage in plan.stages.items() if key in wanted):
         serves = names[key]
         name = serves[0] if len(serves) == 1 else f"{stage.phase} of {serves[0]} and {len(serves) - 1} more"
@@ -107,8 +107,7 @@ def work(
         metrics = tuple(dict.fromkeys((*selection, *(task.metrics if task else ()))))
         _, attempt = statuses.get(key, ("", 0))
         steps, remake, cost = needed[key], key not in pending, plan.stage_flops(stage)
-        fitted = definition_of(stage.objective).fitted  # which leaves predictions alone
-        kept = 0 in steps or (not fitted and not remake and (keep != "none" or bool(steps)))
+        kept = 0 in steps or (key not in fitted and not remake and (keep != "none" or bool(steps)))
         save_at = tuple(sorted((steps if remake else steps | plan.saved_at(stage)) - {0}))
         item = Item(stage, name, cost, metrics, kept, remake, attempt, save_at=save_at, turn=turns[key])
         item.cost *= item.until / stage.optim.steps if item.until else 1
