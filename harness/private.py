@@ -24,11 +24,11 @@ def job_config() -> Any:
     return config
 
 
-def draining_nodes() -> dict[str, int]:
-    """Nodes that will leave the cluster, by Ray's id, with the time of that in ms since the epoch (0: not said)."""
+def draining_nodes() -> frozenset[str]:
+    """Ray's ids of the nodes that will leave the cluster."""
     import ray
 
-    return cast("dict[str, int]", ray._private.state.state.get_draining_nodes())
+    return frozenset(ray._private.state.state.get_draining_nodes())
 
 
 def command_line_masked() -> Any:

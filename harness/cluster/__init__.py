@@ -24,7 +24,6 @@ def set_environment() -> None:
         "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the command handles Ctrl-C: fit() would return as if the study had ended
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # files with results that the ledger has
         "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # a study resumes from its history
-        "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
         "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
         "TUNE_WARN_THRESHOLD_S": "60",
         "RAY_AIR_NEW_OUTPUT": "0",

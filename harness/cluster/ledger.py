@@ -115,7 +115,7 @@ class StopRequests:
             return []
         for group in private.orphaned_placement_groups():
             remove_placement_group(group)
-        before, self.leaving = self.leaving, frozenset(private.draining_nodes())
+        before, self.leaving = self.leaving, private.draining_nodes()
         if self._own_node in self.leaving:
             self.over = "the node of this command leaves the cluster"
         elif time.monotonic() >= self._deadline:
