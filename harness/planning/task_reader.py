@@ -79,7 +79,7 @@ class TaskReader:
         return row_set
 
     def training_set(self, size: int, subset: int, num_texts: int, augment: Augment | None) -> TrainingSet:
-        role = f"train-n{size}-subset{subset}" if size else "train"
+        role, protocol = f"train-n{size}-subset{subset}" if size else "train", self.resolved.protocol
         if num_texts and self.task.unlabelled:
             raise UserError(
                 f"table {self.resolved.table.name} takes its unlabelled texts from the training rows, and task {self.task.name} names "
@@ -87,20 +87,18 @@ class TaskReader:
             )
         if self.source is None:
             drawn = self.task.official.get(self.task.splits.train) or UNKNOWN_ROWS
-            drawn = self.resolved.protocol.num_rows(self.task, size) if size else drawn
+            drawn = protocol.num_rows(self.task, size) if size else drawn
             further = str(num_texts) if num_texts not in (0, drawn) else ""
             labelled, texts = self.unread(role, drawn), self.unread(f"{role}-texts{further}", num_texts or drawn)
             dev, moments = self.unread("dev", 500), tuple[float, ...]()
             whole = (self.back_translated(labelled, augment) if augment else None) or labelled
         else:
-            rows = self.resolved.protocol.training_set(self.task, self.source, size, subset)
-            dev_rows = self.resolved.protocol.dev_set(self.task, self.source, size, subset)
+            rows = protocol.training_set(self.task, self.source, size, subset)
+            dev_rows = protocol.dev_set(self.task, self.source, size, subset)
             labelled, more, name = self.keep(rows, role), None, f"{role}-texts"
             if num_texts:
-                more, name = (
-                    self.resolved.protocol.texts(self.task, self.source, size, subset, num_texts),
-                    f"{name}{num_texts}",
-                )
+                more = protocol.texts(self.task, self.source, size, subset, num_texts)
+                name += str(num_texts)
             elif self.task.unlabelled:
                 more, name = self.unlabelled(self.source, dev_rows), "unlabelled"
             whole = (self.back_translated(labelled, augment) if augment else None) or labelled
