@@ -31,14 +31,22 @@ def named_path(text: str) -> Path:
     return path
 
 
-_FOLDERS = re.compile(
-    r"(?<![\w.~:/<>}-])((?:file:|sqlite:///|bpe[\w-]*:\d+:)?)~?/(?:[^\s'\"`,;()<>/]+/)*([^\s'\"`,;()<>/]+)"
+_KIND = r"((?:file:|sqlite:///|bpe[\w-]*:\d+:)?)(?:~[\w.-]*)?/"
+"""What an absolute path begins with."""
+_FOLDERS = (
+    re.compile(rf"(?<=\")(?!//){_KIND}(?:(?:[^\"\\\n]|\\.)*/)?([^\"/\n]+)(?=\")"),
+    re.compile(rf"(?<=')(?!//){_KIND}(?:(?:[^',\n]|,(?![/~]))*/)?([^'/\n]+?)(?='|,[/~])"),
+    re.compile(rf"(?:^|(?<=,))(?!//)(?!.*[.:;] ){_KIND}(?:(?:[^,\n]|,(?![/~]))*/)?([^'/\n]+?)/*(?=$|'|,[/~])"),
+    re.compile(rf"(?<![\w.~:/<>}}-]){_KIND}+(?:[^\s'\"`,;()<>/]+/)*([^\s'\"`,;()<>/]+)"),
 )
+"""Of a path between quotes, of one that is the whole text or stands in a list, and of others, which end at a space or a bracket."""
 
 
 def without_folders(text: str) -> str:
     """A text as it is published: of each absolute path in it the last part alone, since folders name people and machines."""
-    return _FOLDERS.sub(r"\1\2", text)
+    for path in _FOLDERS:
+        text = path.sub(r"\1\2", text)
+    return text
 
 
 def user_cache(name: str) -> Path:

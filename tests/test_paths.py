@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import stat
 from pathlib import Path
 
 import pytest
 
-from harness.paths import new_folder, replace_file
+from harness.paths import new_folder, replace_file, without_folders
 
 
 @pytest.mark.parametrize("where", ["new", "a/b/new", "empty", ".", "link", "../empty"])
@@ -60,3 +62,20 @@ def test_what_is_no_file_of_its_own_is_written_into(tmp_path: Path) -> None:
 def test_a_full_disk_names_what_the_user_named(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"No space left on device: .*/out'$"), new_folder(tmp_path / "out"):
         raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+@pytest.mark.parametrize(
+    "folder", ["/home/jane", "~jane", "/home/jane doe/my, data (old)", "/Users/jane/it's", 'file:///home/"jane"']
+)
+def test_no_folder_is_published(folder: str) -> None:
+    """Neither of a value, nor in JSON, nor in a command, nor of several encoders; what is no path stays."""
+    path, kind = f"{folder}/a b.csv", "file:" if folder.startswith("file:") else ""
+    for write in (
+        str,
+        lambda text: json.dumps({"data": [text, "and/or"], "url": "https://x/y"}),
+        lambda text: f"{text},/b/c d",
+    ):
+        assert without_folders(write(path)) == write(f"{kind}a b.csv").replace("/b/c d", "c d")
+    words = shlex.join(["harness", "bench", "--tasks", path, "--data", "hub", "--encoder", "/e/f,s3://g/h"])
+    assert "jane" not in without_folders(words) or "'" in folder
+    assert without_folders(words).endswith("a b.csv' --data hub --encoder f,s3://g/h")
