@@ -81,7 +81,7 @@ class StoppedError(Exception):
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:
     """An unknown name, answered with the full list, and with the known name that is spelled nearly like it, if one is."""
-    choices = sorted(known, key=lambda text: (int(text), "") if text.isdecimal() else (-1, text))
+    choices = sorted({*known}, key=lambda text: (int(text), "") if text.isdecimal() else (-1, text))
     place = f"{where}: " if where else ""
     return UserError(f"{place}unknown {kind} '{name}'.{hint(name, choices)} Known: {', '.join(choices) or 'none'}.")
 

@@ -47,7 +47,7 @@ def test_the_nearest_name_is_meant_and_another_is_near_to_none() -> None:
     known = (*KNOWN, *FIELDS, "f1_macro", "20", "300")
     assert {name: meant_by(name, known) for name in MEANT} == MEANT
     assert {name: hint(name, known) for name in (*NONE, "")} == dict.fromkeys((*NONE, ""), "")
-    assert str(unknown("name", "dpo", KNOWN)) == f"unknown name 'dpo'. Known: {', '.join(sorted(KNOWN))}."
+    assert str(unknown("name", "dpo", KNOWN)) == f"unknown name 'dpo'. Known: {', '.join(sorted({*KNOWN}))}."
 
 
 @pytest.mark.parametrize(

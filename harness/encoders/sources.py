@@ -245,11 +245,12 @@ def _new(name: str, download: bool, where: str) -> Located:
     return Located(Encoder(digest, label, *size.relative_positions), source.folder, config, None, new=True)
 
 
+_ROBERTA = {"vocab_size": 50265, "max_position_embeddings": 514}
 _HUB_SHAPES: dict[str, dict[str, Any]] = {
-    # Published configurations, so that a plan can be costed before anything is downloaded.
-    "roberta-base": {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072, "vocab_size": 50265},
+    # Published configurations, so that a plan can be checked and costed before anything is downloaded.
+    "roberta-base": {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072, **_ROBERTA},
     "bert-base-uncased": {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072, "vocab_size": 30522},
-    "roberta-large": {"hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 4096, "vocab_size": 50265},
+    "roberta-large": {"hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 4096, **_ROBERTA},
 }
 
 

@@ -388,7 +388,7 @@ class Table(Strict):
         for phase in PHASES if pre_trained else PHASES[:2]:
             for names in (("lr",), ("batch_size",), ("steps",) if phase == "pre_train" else ("epochs", "steps")):
                 if not any(f"{phase}.{name}" in self.recipe.values for name in names):
-                    raise MisplacedError(["recipe", phase, names[0]], f"the recipe needs {' or '.join(names)}")
+                    raise MisplacedError(["recipe", phase, names[0]], f"the recipe needs {phase}.{' or '.join(names)}")
         if pre_trained and self.pre_train is None:
             raise MisplacedError(["pre_train"], "rows with pre_train need a corpus: pre_train: {corpus: NAME}")
 

@@ -94,7 +94,7 @@ def points_of(grid: Grid) -> pd.DataFrame:
         low, high = (None, None) if cell.value is None else ends.get((size, title, name), (None, None))
         numbers = (cell.value, cell.spread, cell.paper, low, high)
         value, spread, paper, low, high = (None if each is None else 100 * each for each in numbers)
-        at = (*titles, r.aggregate.scores, size, x, title)
+        at = (*titles, "test" if r.scored_set == "test set" else "dev", size, x, title)
         point = (*at, value, spread, cell.done, cell.expected, paper, series, low, high)
         found.append(dict(zip(POINT, point, strict=True)))
     order = [title for title, _ in columns.values()]
