@@ -48,7 +48,7 @@ ROOMS = [
     *("running", "training", "objectives", "methods", "encoders", "tasks", "store", "statistics"),
 ]
 """From the top of the house to its ground: a room imports from rooms below it, never from one above."""
-WEIGHT = {"harness": 29_251, "tests": 29_415, "docs": 158}
+WEIGHT = {"harness": 29_221, "tests": 29_404, "docs": 158}
 """Lines of harness/**/*.py and of tests/**/*.py, and kB of Markdown in docs/, README.md, CONTRIBUTING.md and CHANGELOG.md. Numbers that are only lowered:
 a commit that shrinks lowers them to what there is, and a new feature pays with a deletion."""
 MOST_MODULES = 28
