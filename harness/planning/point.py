@@ -80,12 +80,12 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
         for name, value in point.set.items():
             key = name if "." in name or table_wide(name) else f"{point.name}.{name}"
             overrides.append(_alone(Override(key, value, places("set", name), True), row))
-    held: dict[str, Override] = {}
-    for each in (each for each in overrides if not each.row):
-        other = held.setdefault(each.key, each)
+    held: dict[tuple[str, str], Override] = {}
+    for each in overrides:
+        other = held.setdefault((each.row, each.key), each)
         if other.value != each.value:
             raise UserError(
-                f"{each.place}: {each.key} holds for all rows and differs from {other.place}; name one of the files."
+                f"{each.place}: {each.key} of {each.row or 'all rows'} differs from {other.place}; name one of the files."
             )
     return replace(request, overrides=(*overrides, *request.overrides), selected=selected)
 

@@ -107,10 +107,8 @@ def test_a_point_reaches_the_row_that_it_was_tuned_for_alone(harness: Harness) -
     lines = {line.split()[0]: line for line in said.splitlines() if line.startswith(("FT ", "CMLM "))}
     assert "lr" not in lines["FT"]
     assert "fine_tune.lr=7e-4" in lines["CMLM"]
-    settings = json.loads(harness("report --view settings --with best.yaml --methods ft,cmlm --format json").out)[
-        "settings"
-    ]
-    alone = {setting["key"]: setting["value"] for setting in settings if setting["note"] == "this row alone"}
+    said = json.loads(harness("report --view settings --with best.yaml --methods ft,cmlm --format json").out)
+    alone = {each["key"]: each["value"] for each in said["settings"] if each["note"] == "this row alone"}
     assert {key.partition(":")[0] for key in alone} == {"CMLM"}
     assert alone["CMLM:fine_tune.lr"] == "0.0007"
     assert set(keys("--with best.yaml --methods scl,cmlm+scl,cmlm")) >= set(keys(f"{words} --methods scl,cmlm+scl")), (
@@ -132,7 +130,9 @@ def test_two_points_each_reach_their_own_row(refused: Refused) -> None:
     best("scl", "{lam: 0.3, max_length: 32}", row="SCL", set=None)
     Path("best.yaml").rename("scl.yaml")
     best(set="[max_length=64]")
-    assert "max_length holds for all rows and differs from" in refused("plan --with best.yaml --with scl.yaml")
+    assert "max_length of all rows differs from" in refused("plan --with best.yaml --with scl.yaml")
+    best("scl", "{lam: 0.5}", row="SCL", set=None)
+    assert "key set.lam: scl.lam of SCL differs from scl.yaml" in refused("plan --with scl.yaml --with best.yaml")
 
 
 @pytest.mark.usefixtures("packaged", "workdir")
