@@ -68,7 +68,7 @@ Avg of cells. Without `x` it is a line of reference."""
 def figure_of(resolved: ResolvedTable) -> Figure:
     """What a table's figure shows. Raises UserError for a table without one."""
     if resolved.table.figure is None:
-        raise UserError(f"table {resolved.table.name} has no figure; print it with --table {resolved.table.name}.")
+        raise UserError(f"table {resolved.table.name} has no figure; leave it out.")
     return resolved.table.figure
 
 
