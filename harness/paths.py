@@ -31,15 +31,17 @@ def named_path(text: str) -> Path:
     return path
 
 
-_KIND = r"((?:file:|sqlite:///|bpe[\w-]*:\d+:)?)(?:~[\w.-]*)?/"
-"""What an absolute path begins with."""
+_KIND = r"((?:file:|sqlite:///|bpe[\w-]*:\d+:)?)(?:~[\w.-]*)?/"  # what an absolute path begins with
 _FOLDERS = (
     re.compile(rf"(?<=\")(?!//){_KIND}(?:(?:[^\"\\\n]|\\.)*/)?([^\"/\n]+)(?=\")"),
     re.compile(rf"(?<=')(?!//){_KIND}(?:(?:[^',\n]|,(?![/~]))*/)?([^'/\n]+?)(?='|,[/~])"),
-    re.compile(rf"(?:^|(?<=,))(?!//)(?!.*[.:;] ){_KIND}(?:(?:[^,\n]|,(?![/~]))*/)?([^'/\n]+?)/*(?=$|'|,[/~])"),
+    re.compile(
+        rf"(?m:^|(?<=[,\[])|(?<=[:-] ))(?!//)(?=[~/]|file:|sqlite:|bpe)(?:(?<=[,\[])|(?!.*[.:;] ))"
+        rf"{_KIND}(?:(?:[^,\]\n]|,(?! ?[/~]))*/)?([^'/\n]+?)/*(?m:(?=$|['\]]|, ?[/~]))"
+    ),
     re.compile(rf"(?<![\w.~:/<>}}-]){_KIND}+(?:[^\s'\"`,;()<>/]+/)*([^\s'\"`,;()<>/]+)"),
 )
-"""Of a path between quotes, of one that is the whole text or stands in a list, and of others, which end at a space or a bracket."""
+"""Of a path between quotes, of one that is a whole line or a value of YAML, and of others, which end at a space or a bracket."""
 
 
 def without_folders(text: str) -> str:

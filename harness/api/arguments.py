@@ -109,9 +109,8 @@ def _taken_by(
 def request_from(table: Name = "", set: Set | None = None, with_file: Files | None = None, **fields: Any) -> Request:
     """`fields`: those of `Request`; a filter may be one value or several. Raises UserError."""
     given = {name: value for name, value in fields.items() if value is not None}
-    request = read(
-        Request, {"table": table, "overrides": overrides_of(value_of(Mapping[str, Any], set or {}, "set")), **given}
-    )
+    given["overrides"] = overrides_of(value_of(Mapping[str, Any], set or {}, "set"))
+    request = read(Request, {"table": table, **given})
     for name in request.methods or ():
         read_methods(name)
     files = [with_file] if isinstance(with_file, (str, PathLike)) else with_file or []

@@ -31,8 +31,7 @@ LONGEST_FOLDER = 24
 def session(request: Request) -> Iterator[tuple[str, Request]]:
     """Start a Ray on loopback, with all its files in a folder that is removed at the end, or join a running cluster, which is left. Yields the
     address of its dashboard ('' where it has none) and the request with `gpus_per_run` (where it names none: 1 if the cluster has GPUs, else
-    0). Raises UserError where Ray does not start or answer, and where this process runs one
-    already, which is left alone."""
+    0). Raises UserError where Ray does not start or answer, and where this process runs one already, which is left alone."""
     set_malloc(FEW_ARENAS)
     set_environment()
     import ray
