@@ -41,7 +41,8 @@ _FOLDERS = (
     ),
     re.compile(rf"(?<![\w.~:/<>}}-]){_KIND}+(?:[^\s'\"`,;()<>/]+/)*([^\s'\"`,;()<>/]+)"),
 )
-"""Of a path between quotes, of one that is a whole line or a value of YAML, and of others, which end at a space or a bracket."""
+"""Of a path between quotes, of one that is a whole line or a value of YAML, and of others, which end at a space or a bracket. How the third begins is
+asked before the rest of its line is read: a line of JSON has millions of characters."""
 
 
 def without_folders(text: str) -> str:

@@ -187,10 +187,9 @@ def make_plan(
         prose[corpus.name] = Rows(tuple((text,) for text in corpus.texts()))
     places = dict.fromkeys(source.describe(found.task) for found in tasks.values()) if source else ["not read"]
     overlaps = tuple(overlap for reader in readers.values() for overlap in reader.overlaps(prose))
-    source_names = "; ".join(places)
     return Plan(
         resolved,
-        replace(table_data, tasks=dict(tasks), training=dict(training), source=source_names, overlaps=overlaps),
+        replace(table_data, tasks=dict(tasks), training=dict(training), source="; ".join(places), overlaps=overlaps),
         runs,
         skipped,
         library=library,
